@@ -1,0 +1,141 @@
+"""What a group and the lighthouse say to each other, as plain frozen values.
+
+The lighthouse decides over them, its wire format carries them, the seat obeys them. Neither side imports the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from configs.words import DepartureCause, Lineage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What the gateway must know of a run's config. Groups bring it when they join; it is the same for all."""
+
+    run: str
+    config_digest: str
+    groups: int
+    """Groups the run was configured with: the first quorum waits for so many, up to ``start_wait_s``."""
+    min_groups: int
+    start_wait_s: float
+    failure_detection_s: float
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seated:
+    """What the gateway answers to a join: who this incarnation is."""
+
+    incarnation: int
+    epoch: int
+    ended: Lineage | None = None
+    """Set when the run has already reached its recorded end: exit 0."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a group brings when it asks for a quorum. All its ranks have agreed on it."""
+
+    group: str
+    incarnation: int
+    lineage: Lineage
+    void: bool
+    """The state must not be used: lineage is only a claim about what is being replaced."""
+    drain: bool = False
+    finished: bool = False
+    """The state is at the end of the run: the next quorum closes it."""
+    fresh: bool = False
+    """The communicator of the last attempt is broken: a fresh quorum id is needed even if the members are the same."""
+    disk: tuple[Lineage, ...] = ()
+    """With void: checkpoints that verify on the disk this group sees."""
+    transfer: tuple[str, ...] = ()
+    """``host:port`` of each rank's state server, in rank order."""
+
+
+class Kind(enum.StrEnum):
+    """What a grant is for."""
+
+    TRAIN = "train"
+    CLOSING = "closing"
+    """The last step is committed: the first up-to-date member publishes it and reports the end."""
+    RELEASE = "release"
+    """A drain is granted: this group is not seated and leaves."""
+    LEAVE = "leave"
+    """A drain of the last group: it saves first, then leaves."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Member:
+    """A seated group."""
+
+    group: str
+    incarnation: int
+    transfer: tuple[str, ...] = ()
+
+    @property
+    def replica_id(self) -> str:
+        """Its name on torchft's wire."""
+        return replica_id(self.group, self.incarnation)
+
+
+def replica_id(group: str, incarnation: int) -> str:
+    """``group:incarnation``, the id under which an incarnation speaks torchft's protocol."""
+    return f"{group}:{incarnation}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grant:
+    """The gateway's answer to a claim: the quorum of one attempt."""
+
+    attempt: int
+    """Numbered by the gateway, never given twice."""
+    quorum_id: int
+    kind: Kind
+    members: tuple[Member, ...]
+    """In participant-rank order."""
+    up_to_date: tuple[str, ...]
+    """Groups that hold ``current``; the other members heal."""
+    current: Lineage
+    restore: Lineage | None = None
+    """Set when nobody current is alive: the up-to-date members take this state from disk (or from the seed) first."""
+    reason: str = ""
+
+    @property
+    def healing(self) -> tuple[str, ...]:
+        """Members that heal, in rank order."""
+        return tuple(m.group for m in self.members if m.group not in self.up_to_date)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Group names in rank order."""
+        return tuple(m.group for m in self.members)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dead:
+    """An incarnation that was buried, or left."""
+
+    group: str
+    incarnation: int
+    cause: DepartureCause
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Notice:
+    """The state of the world as the gateway tells it over a Watch stream: always the whole of it, so that a late or a
+    second reader misses nothing (level-triggered)."""
+
+    epoch: int
+    dead: tuple[Dead, ...] = ()
+    """Members of the last grants that are buried or have left."""
+    over: tuple[int, ...] = ()
+    """Attempts that are over because a member moved on without their commit."""
+    buried: str | None = None
+    """Set to the reason when the reader itself is buried: it exits 7."""
+    drain: bool = False
+    ended: Lineage | None = None
+    """The run's recorded end: its readers exit 0."""

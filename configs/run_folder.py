@@ -1,0 +1,110 @@
+"""Where a run's files lie, and how its event logs are written and read.
+
+An event log is JSON lines, one writer each, flushed at every event. A writer that dies leaves at most a torn last
+line, which readers ignore and the next writer ends before it appends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+EventSink = Callable[..., None]
+"""Called as ``sink(name, **fields)``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """The layout of ``job.dump_folder``."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events"
+
+    @property
+    def endpoints(self) -> Path:
+        return self.events / "endpoints.json"
+
+    @property
+    def lighthouse_state(self) -> Path:
+        return self.events / "lighthouse.state"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / ".lock"
+
+    def event_log(self, writer: str) -> Path:
+        """``writer`` is a group's name, ``lighthouse`` or ``launcher``."""
+        return self.events / f"{writer}.jsonl"
+
+    def rank_log(self, *, group: str, incarnation: int, rank: int) -> Path:
+        return self.root / "logs" / group / str(incarnation) / f"rank{rank}.log"
+
+
+class EventLog:
+    """Appends events to one file. Thread-safe: one ``write`` of a whole line to a file opened for append."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        group: str | None,
+        incarnation: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._group = group
+        self._incarnation = incarnation
+        self._clock = clock
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")  # the last writer died inside a line
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        """Write one event; ``group`` and ``incarnation`` may be given to speak of another than the log's own."""
+        head = {"t": self._clock(), "event": event, "group": self._group, "incarnation": self._incarnation}
+        line = json.dumps({**head, **fields}, separators=(",", ":"), default=str)
+        os.write(self._fd, line.encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of one log, in order. Torn lines are passed over; a missing file is an empty log."""
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small file so that readers see the old or the new text, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
