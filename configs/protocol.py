@@ -139,3 +139,23 @@ class Notice:
     drain: bool = False
     ended: Lineage | None = None
     """The run's recorded end: its readers exit 0."""
+
+
+class Refused(Exception):
+    """The gateway does not admit this group, or will not seat it; the reason is for people."""
+
+
+class Buried(Exception):
+    """This incarnation is declared lost, for ever: it exits 7."""
+
+
+class Unreachable(Exception):
+    """The gateway does not answer. Callers loop until it is back."""
+
+
+class Ended(Exception):
+    """The run has reached its recorded end: whoever comes later exits 0."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        super().__init__(str(lineage))
+        self.lineage = lineage

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 Event = dict[str, Any]
-EventSink = Callable[..., None]
+EventSink = Callable[..., object]
 """Called as ``sink(name, **fields)``."""
 
 
@@ -73,11 +73,13 @@ class EventLog:
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             os.write(self._fd, b"\n")  # the last writer died inside a line
 
-    def __call__(self, event: str, **fields: Any) -> None:
-        """Write one event; ``group`` and ``incarnation`` may be given to speak of another than the log's own."""
+    def __call__(self, event: str, **fields: Any) -> Event:
+        """Write one event and return it; ``group`` and ``incarnation`` may speak of another than the log's own."""
         head = {"t": self._clock(), "event": event, "group": self._group, "incarnation": self._incarnation}
-        line = json.dumps({**head, **fields}, separators=(",", ":"), default=str)
+        written = {**head, **fields}
+        line = json.dumps(written, separators=(",", ":"), default=str)
         os.write(self._fd, line.encode() + b"\n")
+        return written
 
     def close(self) -> None:
         os.close(self._fd)

@@ -1,0 +1,166 @@
+"""What lies in the checkpoint folder? Names, and the few operations on whole folders that survive a crash at any point.
+
+``step-...`` is a published checkpoint. A dot in front means that no reader may take it: ``.writing-WRITER-step-...`` is
+being written, ``.deleting-WRITER-step-...`` is on its way out, ``.aside-step-...`` was found bad or rolled back and is
+kept for a human. A published folder appears and disappears by one rename. Everything with another name is foreign and
+left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from checkpointing.manifest import MANIFEST
+from configs.words import Lineage
+
+WRITING = ".writing-"
+DELETING = ".deleting-"
+ASIDE = ".aside-"
+_REASON = "REASON.txt"
+
+
+class Unfinished:
+    """A folder being written: locked while its writer lives, so that others can tell a dead one's leftovers."""
+
+    def __init__(self, folder: Path, *, writer: str, lineage: Lineage) -> None:
+        self.path = folder / f"{WRITING}{writer}-{lineage.folder}"
+        self.lineage = lineage
+        _remove(self.path)
+        self.path.mkdir(parents=True)
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a file system without locks: a successor of this group still cleans up
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def publish(self) -> None:
+        """Make it a checkpoint, durably. A bad folder of that name is set aside. Raises OSError."""
+        folder, name = self.path.parent, self.lineage.folder
+        if (folder / name).exists():
+            set_aside(folder / name, "it was bad when a good one of the same name was written")
+        self.path.rename(folder / name)
+        sync_folder(folder)
+        self.release()
+
+    def remove(self) -> None:
+        """Drop it. Errors are ignored: what is left is cleaned up by a later start."""
+        _remove(self.path)
+        self.release()
+
+    def release(self) -> None:
+        """Give up the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def published(folder: Path) -> dict[Lineage, Path]:
+    """Folders whose name and manifest file say that they are checkpoints. A missing folder has none."""
+    return {lineage: path for lineage, path in candidates(folder).items() if (path / MANIFEST).exists()}
+
+
+def candidates(folder: Path) -> dict[Lineage, Path]:
+    """Everything that is named like a checkpoint. Raises OSError if the folder cannot be read."""
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return {}
+    return {lineage: path for path in entries if (lineage := Lineage.parse_folder(path.name)) is not None}
+
+
+def clean_up(folder: Path, *, writer: str) -> Iterator[tuple[str, str]]:
+    """Remove what dead writers left, yielding (name, reason). ``writer`` is ``group.incarnation`` of the caller.
+
+    A predecessor in the caller's group is buried; another group's writer is dead when nobody holds its folder's lock.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        owner = _owner(path.name)
+        if owner is None:
+            continue
+        reason = _leftover(path, owner, writer)
+        if reason:
+            _remove(path)
+            yield path.name, reason
+
+
+def set_aside(path: Path, reason: str) -> Path | None:
+    """Move a published folder out of every reader's sight, with its reason. None when somebody else was faster."""
+    target = path.with_name(ASIDE + path.name)
+    _remove(target)
+    try:
+        path.rename(target)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):  # the reason is for a human; the move is what counts
+        (target / _REASON).write_text(reason + "\n")
+    return target
+
+
+def delete(path: Path, *, writer: str) -> None:
+    """Delete a published folder; it disappears from readers at once and as a whole."""
+    target = path.with_name(f"{DELETING}{writer}-{path.name}")
+    with contextlib.suppress(FileNotFoundError):  # another group's retention was faster
+        path.rename(target)
+        _remove(target)
+
+
+def limit_aside(folder: Path, *, keep: int) -> None:
+    """Keep only the newest folders that were set aside (0: all), so that the disk stays flat."""
+    aside = sorted(folder.glob(f"{ASIDE}step-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in aside[keep:] if keep else []:
+        _remove(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a new file and its bytes to the disk. Raises OSError."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _owner(name: str) -> str | None:
+    """The writer that a dot-name carries, or None when it is foreign or not a leftover."""
+    for prefix in (WRITING, DELETING):
+        owner, _, rest = name.removeprefix(prefix).rpartition("-step-")
+        if name.startswith(prefix) and owner and Lineage.parse_folder(f"step-{rest}") is not None:
+            return owner
+    return None
+
+
+def _leftover(path: Path, owner: str, writer: str) -> str:
+    """Why ``path`` may be removed, or nothing."""
+    (group, _, incarnation), (my_group, _, mine) = owner.rpartition("."), writer.rpartition(".")
+    if group == my_group and incarnation.isdigit() and mine.isdigit() and int(incarnation) < int(mine):
+        return f"its writer {owner} is a predecessor of {writer}"
+    return f"its writer {owner} is dead" if _unlocked(path) else ""
+
+
+def _unlocked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)

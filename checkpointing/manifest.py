@@ -1,0 +1,156 @@
+"""Is this checkpoint whole, and is it ours? The ``manifest.json`` of each folder: clocks, keys, digests of every file.
+
+It is written last and sealed by a digest of its own, so a folder with a manifest that verifies is complete to the byte.
+With a secret, seal and file digests are keyed, and an unkeyed manifest is refused. ``.metadata`` is a pickle: nobody
+may open it before its digest from here has been verified. DCP's own files stay as they are, so stock tools read them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from checkpointing.errors import BadCheckpoint
+from checkpointing.state import Clocks
+from configs.words import Lineage
+
+MANIFEST = "manifest.json"
+METADATA = ".metadata"
+_FORMAT = "phalanx checkpoint 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """What a file of the checkpoint must be."""
+
+    size: int
+    """Bytes."""
+    digest: str
+    """blake3, hex; keyed where a secret is set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """A tensor of the checkpoint."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint folder says of itself."""
+
+    clocks: Clocks
+    keys: Mapping[str, Key]
+    files: Mapping[str, File]
+    written: float
+    """Unix seconds."""
+    writer: str
+    """``group.incarnation``."""
+
+    @property
+    def lineage(self) -> Lineage:
+        """Of the state in the folder."""
+        return self.clocks.lineage
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files that the manifest vouches for."""
+        return sum(file.size for file in self.files.values())
+
+
+def file_digest(path: Path, *, secret: bytes | None) -> str:
+    """blake3 of a file, hex, keyed where there is a secret. Raises OSError."""
+    return _hasher(secret).update_mmap(path).hexdigest()
+
+
+def encode(manifest: Manifest, *, secret: bytes | None) -> bytes:
+    """The bytes of ``manifest.json``, sealed."""
+    body: dict[str, Any] = {
+        "format": _FORMAT,
+        "keyed": secret is not None,
+        "lineage": str(manifest.lineage),
+        "written": manifest.written,
+        "writer": manifest.writer,
+        "clocks": manifest.clocks.to_json(),
+        "keys": {name: [key.dtype, list(key.shape)] for name, key in manifest.keys.items()},
+        "files": {name: dataclasses.asdict(file) for name, file in manifest.files.items()},
+    }
+    return json.dumps({**body, "seal": _seal(body, secret)}, indent=1).encode()
+
+
+def read_manifest(folder: Path, *, secret: bytes | None) -> Manifest:
+    """The manifest of a checkpoint folder; its seal is verified, the files are not looked at. Raises BadCheckpoint."""
+    try:
+        body = json.loads((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise BadCheckpoint(f"no {MANIFEST}: the save was not finished, or it is not one of ours") from None
+    except (OSError, ValueError) as error:
+        raise BadCheckpoint(f"{MANIFEST} cannot be read: {error}") from None
+    if not isinstance(body, dict) or body.get("format") != _FORMAT:
+        raise BadCheckpoint(f"{MANIFEST} is not in the format {_FORMAT!r}")
+    if body.get("keyed") is not (secret is not None):
+        state = "needs PHALANX_SECRET" if secret is None else "was written without the secret that is set now"
+        raise BadCheckpoint(f"{MANIFEST} cannot be verified: it {state}")
+    seal = str(body.pop("seal", ""))
+    if not hmac.compare_digest(seal, _seal(body, secret)):
+        raise BadCheckpoint(f"{MANIFEST} is damaged: its seal does not fit")
+    try:
+        return Manifest(
+            clocks=Clocks.from_json(body["clocks"]),
+            keys={name: Key(str(dtype), tuple(shape)) for name, (dtype, shape) in body["keys"].items()},
+            files={name: File(int(f["size"]), str(f["digest"])) for name, f in body["files"].items()},
+            written=float(body["written"]),
+            writer=str(body["writer"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadCheckpoint(f"{MANIFEST} is malformed: {error}") from None
+
+
+def check_sizes(folder: Path, manifest: Manifest) -> None:
+    """The cheap check: name and manifest agree, every file is there with its size. Raises BadCheckpoint."""
+    named = Lineage.parse_folder(folder.name)
+    if named is not None and named != manifest.lineage:
+        raise BadCheckpoint(f"the folder is named {named}, its manifest says {manifest.lineage}")
+    if METADATA not in manifest.files:
+        raise BadCheckpoint(f"{MANIFEST} does not vouch for {METADATA}")
+    for name, file in manifest.files.items():
+        path = folder / name
+        if Path(name).name != name:
+            raise BadCheckpoint(f"{name} lies outside the folder")
+        try:
+            size = path.stat().st_size
+        except OSError:
+            raise BadCheckpoint(f"{name} is missing") from None
+        if size != file.size:
+            raise BadCheckpoint(f"{name} has {size} bytes instead of {file.size}")
+
+
+def check_digests(folder: Path, manifest: Manifest, *, secret: bytes | None, names: Iterable[str]) -> None:
+    """The full check of these files, after ``check_sizes``. Raises BadCheckpoint naming the first that differs."""
+    for name in names:
+        try:
+            found = file_digest(folder / name, secret=secret)
+        except OSError as error:
+            raise BadCheckpoint(f"{name} cannot be read: {error}") from None
+        if not hmac.compare_digest(found, manifest.files[name].digest):
+            raise BadCheckpoint(f"{name} is damaged: its digest differs from the one in {MANIFEST}")
+
+
+def _seal(body: Mapping[str, Any], secret: bytes | None) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return _hasher(secret).update(text.encode()).hexdigest()
+
+
+def _hasher(secret: bytes | None) -> blake3:
+    if secret is None:
+        return blake3()
+    return blake3(key=blake3(secret, derive_key_context="phalanx checkpoint manifest and files").digest())

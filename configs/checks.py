@@ -1,0 +1,146 @@
+"""What single keys cannot say: degrees against ranks, batch against ranks, names against what they need.
+
+Each check returns findings; it reads a config whose keys are valid one by one. Called by ``configs.load`` only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+
+from configs import failpoints, known, shapes, timeouts
+from configs.names import nearest
+from configs.schema import Config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something wrong between keys."""
+
+    keys: tuple[str, ...]
+    """Those involved, the likeliest to be mended first."""
+    expected: str
+    nearest: str | None = None
+
+
+def findings(config: Config) -> list[Finding]:
+    """Everything wrong with the config as a whole."""
+    return [finding for check in CHECKS for finding in check(config)]
+
+
+def _names(config: Config) -> Iterator[Finding]:
+    name, flavor, dataset = config.model.name, config.model.flavor, config.training.dataset
+    models = (*known.MODELS, *known.LATER_MODELS)
+    if name not in models:
+        yield Finding(keys=("model.name",), expected=_one_of(known.MODELS), nearest=nearest(name, models))
+    elif name in known.MODELS:
+        flavors = known.MODELS[name]
+        if flavor not in (*flavors, *known.LATER_FLAVORS.get(name, ())):
+            yield Finding(keys=("model.flavor",), expected=_one_of(flavors), nearest=nearest(flavor, flavors))
+    data = (*known.DATASETS, *known.LATER_DATASETS)
+    if dataset not in data and not config.experimental.custom_import:
+        expected = _one_of(known.DATASETS) + ", or one that experimental.custom_import registers"
+        yield Finding(keys=("training.dataset",), expected=expected, nearest=nearest(dataset, data))
+    if dataset in known.PATH_DATASETS and not config.training.dataset_path:
+        expected = f"expected training.dataset_path: the data set {dataset!r} is read from there"
+        yield Finding(keys=("training.dataset", "training.dataset_path"), expected=expected)
+
+
+def _mesh(config: Config) -> Iterator[Finding]:
+    p, ranks = config.parallelism, shapes.ranks_per_group(config)
+    shard, rest = p.data_parallel_shard_degree, p.data_parallel_replicate_degree * shapes.model_ranks(config)
+    if shard < 1 and shard != -1:
+        expected = "expected a number >= 1, or -1 for what the other degrees leave"
+        yield Finding(keys=("parallelism.data_parallel_shard_degree",), expected=expected)
+    elif ranks != max(shard, 1) * rest and (shard != -1 or ranks % rest):
+        product = f"{shard} x {rest}" if shard != -1 else f"a multiple of {rest}"
+        expected = f"expected the product of the mesh degrees to be the ranks of a group: {ranks} is not {product}"
+        yield Finding(keys=("launch.ranks_per_group", *_DEGREES), expected=expected)
+    if config.launch.devices and len(config.launch.devices) != config.launch.groups * ranks:
+        expected = f"expected one device for each of {config.launch.groups} x {ranks} ranks"
+        yield Finding(keys=("launch.devices", "launch.groups", "launch.ranks_per_group"), expected=expected)
+
+
+def _batch(config: Config) -> Iterator[Finding]:
+    if any(_mesh(config)):
+        return
+    key = "training.global_batch_size"
+    keys = (key, "training.local_batch_size", "launch.ranks_per_group", *_DEGREES)
+    size, micro = config.training.global_batch_size, shapes.microbatch_samples(config)
+    if size < 1 and size != -1:
+        yield Finding(keys=(key,), expected="expected a number >= 1, or -1 for one microbatch a group")
+    elif shapes.global_batch(config) % micro:
+        expected = f"expected a multiple of {micro}, the sequences of one microbatch (local_batch_size x ranks)"
+        yield Finding(keys=keys, expected=expected)
+    elif config.fault_tolerance.batch == "per_group" and shapes.microbatches(config) % config.launch.groups:
+        m, groups = shapes.microbatches(config), config.launch.groups
+        expected = f"expected as many microbatches for each group: {m} over {groups} groups with batch = per_group"
+        yield Finding(keys=(*keys, "launch.groups", "fault_tolerance.batch"), expected=expected)
+
+
+def _groups(config: Config) -> Iterator[Finding]:
+    groups = config.launch.groups
+    if config.fault_tolerance.min_groups > groups:
+        expected = f"expected at most launch.groups = {groups}"
+        yield Finding(keys=("fault_tolerance.min_groups", "launch.groups"), expected=expected)
+    if config.chaos.scenario == "demo" and (groups < 2 or config.training.steps < 3):
+        expected = "expected at least 2 groups and 3 steps for the scenario that kills two groups in turn"
+        yield Finding(keys=("chaos.scenario", "launch.groups", "training.steps"), expected=expected)
+
+
+def _failpoints(config: Config) -> Iterator[Finding]:
+    ranks, groups = shapes.ranks_per_group(config), config.launch.groups
+    for text in config.chaos.failpoints:
+        expected = _misfit(text, ranks, groups)
+        if expected:
+            yield Finding(keys=("chaos.failpoints",), expected=f"{text}: {expected}")
+
+
+def _misfit(text: str, ranks: int, groups: int) -> str | None:
+    try:
+        point = failpoints.parse(text)
+    except ValueError as error:
+        return str(error)
+    if point.rank >= ranks:
+        return f"expected a rank below {ranks}, the ranks of a group"
+    index = re.fullmatch(r"g(\d+)", point.group)
+    if index and int(index[1]) >= groups:
+        return f"expected one of the groups g0 to g{groups - 1}"
+    return None
+
+
+def _folders(config: Config) -> Iterator[Finding]:
+    parts = PurePath(config.checkpoint.folder).parts
+    if not parts or ".." in parts or parts[0] in _RESERVED or PurePath(config.checkpoint.folder).is_absolute():
+        expected = f"expected a folder of its own below job.dump_folder, none of {', '.join(sorted(_RESERVED))}"
+        yield Finding(keys=("checkpoint.folder",), expected=expected)
+
+
+def _times(config: Config) -> Iterator[Finding]:
+    for keys, expected in timeouts.violations(timeouts.derive(config)):
+        yield Finding(keys=keys, expected=expected)
+
+
+def _one_of(names: Iterator[str] | tuple[str, ...] | dict[str, tuple[str, ...]]) -> str:
+    return "expected one of " + ", ".join(repr(name) for name in names)
+
+
+_RESERVED = {"events", "logs", "tb", "traces"}
+_DEGREES = (
+    "parallelism.data_parallel_shard_degree",
+    "parallelism.data_parallel_replicate_degree",
+    "parallelism.tensor_parallel_degree",
+    "parallelism.pipeline_parallel_degree",
+    "parallelism.context_parallel_degree",
+)
+CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+    _names,
+    _mesh,
+    _batch,
+    _groups,
+    _failpoints,
+    _folders,
+    _times,
+)

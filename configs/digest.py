@@ -1,0 +1,81 @@
+"""What makes two configs the same training, as one hash.
+
+A checkpoint may be resumed by a config of the same digest: model, optimizer, data, batch, precision, seed. Not in it:
+``training.steps`` and everything that says how long, where, how observed or how fast a run goes. Groups of one run
+must agree on more, for their collectives meet: that is ``common_digest``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from configs import shapes
+from configs.fields import Alias, Later, NoEquivalent
+from configs.keys import leaves, mark, value_of
+from configs.schema import Config
+
+TRAINING_SECTIONS = ("model", "optimizer", "lr_scheduler", "training", "quantize")
+TRAINING_KEYS = (
+    "debug.seed",
+    "fault_tolerance.batch",
+    "fault_tolerance.reduction",
+    "fault_tolerance.fixed_point_bits",
+)
+EXCLUDED = (
+    "training.steps",
+    "training.workers",
+    "training.global_batch_size",  # counts resolved, below
+    "training.nonfinite",
+    "training.nonfinite_limit",
+    "training.enable_cpu_offload",
+)
+
+COMMON_SECTIONS = ("parallelism", "activation_checkpoint", "compile", "debug")
+COMMON_KEYS = (
+    "fault_tolerance.bucket_bytes",
+    "fault_tolerance.process_group",
+    "fault_tolerance.divergence_check",
+    "launch.threads_per_rank",
+    "training.nonfinite",
+    "training.nonfinite_limit",
+    "training.steps",
+)
+
+
+def digest(config: Config) -> str:
+    """sha256, hex, of what changes the training."""
+    return _hash(_training(config))
+
+
+def common_digest(config: Config) -> str:
+    """sha256, hex, of what all groups of a run must have in common."""
+    found = _training(config)
+    found |= {key: value_of(config, key) for key in leaves() if key.partition(".")[0] in COMMON_SECTIONS}
+    found |= {key: value_of(config, key) for key in COMMON_KEYS}
+    del found["parallelism.data_parallel_shard_degree"]
+    return _hash(found | {"ranks_per_group": shapes.ranks_per_group(config), "shard": shapes.shard_degree(config)})
+
+
+def differing(mine: Config, other: Config) -> list[str]:
+    """The keys that make two configs' digests differ, for the message of a refusal."""
+    a, b = _training(mine), _training(other)
+    return sorted(key for key in a if a[key] != b[key])
+
+
+def _training(config: Config) -> dict[str, Any]:
+    keys = [key for key in leaves() if key.partition(".")[0] in TRAINING_SECTIONS and _tells(key)]
+    found = {key: value_of(config, key) for key in (*keys, *TRAINING_KEYS)}
+    # Resolved: a default batch depends on launch.groups, and so does the training then.
+    found["training.global_batch_size"] = shapes.global_batch(config)
+    return found
+
+
+def _tells(key: str) -> bool:
+    """Whether a key of a training section has a say: keys of what does not exist yet have none."""
+    return key not in EXCLUDED and not any(mark(key, kind) for kind in (Alias, Later, NoEquivalent))
+
+
+def _hash(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,91 @@
+"""The coordinator process: ``python -m lighthouse``. Prints its address and serves until it is told to stop.
+
+Exit codes: 0 stopped, 2 an address or file cannot be used. SIGTERM and SIGINT stop it; groups keep what they have and
+wait for the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.run_folder import write_atomically
+from configs.words import Exit, ExitRequest
+from lighthouse.server import Lighthouse, Settings
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a lighthouse; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    if options.die_with_parent:
+        _die_with_parent()
+    settings = Settings(
+        bind=options.bind,
+        http=options.http or None,
+        min_groups=options.min_groups,
+        state=options.state,
+        events=options.events,
+        secret=os.environ.get("PHALANX_SECRET", ""),
+    )
+    try:
+        asyncio.run(_serve(settings, address_file=options.address_file))
+    except ExitRequest as request:
+        print(f"lighthouse: {request.reason}", file=sys.stderr)
+        return int(request.code)
+    return int(Exit.DONE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lighthouse",
+        description="Coordinate a run: who is in the quorum, step by step.",
+        epilog="example: python -m lighthouse --bind 127.0.0.1:29510 --state run/events/lighthouse.state",
+    )
+    parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="gateway (default: %(default)s)")
+    parser.add_argument(
+        "--http", default="127.0.0.1:0", metavar="HOST:PORT", help="/metrics and /status.json; '' for none"
+    )
+    parser.add_argument("--min-groups", type=int, default=1, metavar="N", help="fewest groups of a quorum")
+    parser.add_argument("--state", type=Path, metavar="FILE", help="what it must remember when it dies")
+    parser.add_argument("--events", type=Path, metavar="FILE", help="event log, JSON lines")
+    parser.add_argument("--address-file", type=Path, metavar="FILE", help="gets the gateway's and the pages' URL")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started it ends")
+    return parser
+
+
+async def _serve(settings: Settings, *, address_file: Path | None) -> None:
+    lighthouse = Lighthouse(settings)
+    try:
+        await lighthouse.start()
+        print(lighthouse.url, flush=True)
+        if address_file is not None:
+            write_atomically(address_file, f"{lighthouse.url}\n{lighthouse.http_url or ''}\n")
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await lighthouse.serve()
+    finally:
+        await lighthouse.stop()
+
+
+def _die_with_parent() -> None:
+    """Linux sends SIGKILL when the parent thread ends; a parent that is gone already shows as another parent."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(int(Exit.INTERRUPTED))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

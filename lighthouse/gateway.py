@@ -1,0 +1,269 @@
+"""Who lives, and what may they know? The gateway: it admits incarnations, sees them die, and tells the others.
+
+Rule: a death is on disk first, then told to every watcher, always the whole of what is known (level-triggered), so
+that nobody who reconnects or reads late misses it. Quorums are made in quorums.py. One event loop, no threads;
+everything between two awaits is atomic. Called by service.py, which speaks gRPC; knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Collection
+from types import ModuleType
+
+from configs.protocol import Claim, Dead, Grant, Notice, Seated, Terms
+from configs.run_folder import EventSink
+from configs.words import DepartureCause, Lineage
+from lighthouse.members import Departures, Life
+from lighthouse.metrics import Metrics
+from lighthouse.protos import torchft_pb2
+from lighthouse.quorums import Quorums
+from lighthouse.state import Journal, Participant, Stored
+from lighthouse.waiting import Buried, Denial, Ended, Refused
+
+_GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class Gateway:
+    """The coordinator behind its service. Made on the event loop that it lives on."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        sink: EventSink,
+        torchft: ModuleType,
+        min_groups: int = 1,
+        announced: Collection[Lineage] = (),
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Begins a new epoch, on disk. ``announced``: lineages that the event log already calls confirmed."""
+        epoch = max(journal.state.epoch + 1, int(wall()))
+        journal.commit(dataclasses.replace(journal.state, epoch=epoch, running=0))
+        self.metrics = Metrics()
+        self.metrics.run = journal.state.terms.run if journal.state.terms else ""
+        self.config = ""
+        self.lives: dict[Participant, Life] = {}
+        self.quorums = Quorums(
+            journal=journal,
+            sink=sink,
+            metrics=self.metrics,
+            torchft=torchft,
+            min_groups=min_groups,
+            living=lambda: self.living,
+            bury=self._bury,
+            publish=self._publish,
+            clock=clock,
+        )
+        self.quorums.confirm_again(announced)
+        self._journal = journal
+        self._sink = sink
+        self._clock = clock
+        self._departures = Departures(self._tell_departure, wall)
+        self._news = asyncio.Event()
+        self._stopping = False
+
+    @property
+    def state(self) -> Stored:
+        return self._journal.state
+
+    @property
+    def living(self) -> frozenset[Participant]:
+        """Incarnations that hold a stream and are not buried."""
+        return frozenset(who for who, life in self.lives.items() if life.streams and not self.state.buried(who))
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since each living group was last heard."""
+        now = self._clock()
+        return {who.group: now - self.lives[who].heard for who in sorted(self.living)}
+
+    async def run(self) -> None:
+        """Make quorums until cancelled."""
+        await self.quorums.run()
+
+    async def stop(self) -> None:
+        """From here on closing streams are the gateway's doing, not deaths."""
+        self._stopping = True
+        self._departures.flush()
+        await self.quorums.stop()
+
+    # ---- joining and leaving ---------------------------------------------------------------------------------------
+
+    def join(self, terms: Terms, life: Life, *, config: str = "") -> Seated | Refused:
+        """Give ``life`` (whose incarnation is still open) the next number of its group and bury its predecessors.
+
+        Joining again with the same token gives the same answer.
+        """
+        group, state = life.who.group, self.state
+        newest = Participant(group, state.incarnations.get(group, 0))
+        refusal = self._refusal_to_join(terms, group)
+        if refusal is not None:
+            return refusal
+        if life.life and state.lives.get(group) == life.life:
+            if state.buried(newest):
+                return Refused(f"{newest} is buried: {self._departures[newest].reason}")
+            return Seated(incarnation=newest.incarnation, epoch=state.epoch, ended=state.ended)
+        who = Participant(group, newest.incarnation + 1)
+        if newest.incarnation:
+            self._bury(newest, DepartureCause.EXITED, f"superseded by {who}")
+        reopened = state.terms is not None and terms.steps > state.terms.steps
+        self._journal.commit(
+            dataclasses.replace(
+                self.state,
+                incarnations={**state.incarnations, group: who.incarnation},
+                lives={**state.lives, group: life.life},
+                terms=terms,
+                ended=None if reopened else state.ended,
+            )
+        )
+        now = self._clock()
+        self.lives[who] = dataclasses.replace(life, who=who, heard=now, since=now)
+        self.metrics.run, self.config = terms.run, config or self.config
+        self._publish()
+        return Seated(incarnation=who.incarnation, epoch=state.epoch, ended=self.state.ended)
+
+    def leave(self, group: str, incarnation: int | None, *, life: str, cause: DepartureCause, reason: str) -> None:
+        """An incarnation is gone, by its own or its launcher's word. Unknown ones are passed over."""
+        if incarnation is None and life and self.state.lives.get(group) == life:
+            incarnation = self.state.incarnations[group]
+        if incarnation is not None and 1 <= incarnation <= self.state.incarnations.get(group, 0):
+            self._bury(Participant(group, incarnation), cause, reason)
+
+    def kill(self, group: str, reason: str) -> Refused | None:
+        """Bury the group's present incarnation on request."""
+        who = Participant(group, self.state.incarnations.get(group, 0))
+        if who not in self.living:
+            return Refused(f"no incarnation of {group} is alive")
+        self._bury(who, DepartureCause.KILLED, reason)
+        return None
+
+    def end(self, who: Participant, lineage: Lineage) -> Denial | None:
+        """Record the end of the run: its last state is published (rule *end_recorded*). Told twice is told once."""
+        denial = self.denial(who)
+        if denial is not None:
+            return None if denial == Ended(lineage) else denial
+        if lineage != self.state.granted or who not in self.state.known:
+            return Refused(f"{who} may not end the run at {lineage}: the quorum granted {self.state.granted}")
+        self._journal.commit(dataclasses.replace(self.state, ended=lineage, known=()))
+        self._sink("end", group=who.group, incarnation=who.incarnation, step=lineage.step, lineage=str(lineage))
+        self.quorums.waiting.deny_all(Ended(lineage))
+        self._publish()
+        return None
+
+    # ---- signs of life -----------------------------------------------------------------------------------------------
+
+    def heard(self, who: Participant) -> Life | None:
+        """An incarnation has given a sign of life other than its stream."""
+        life = self.lives.get(who)
+        if life is not None:
+            life.heard = self._clock()
+        return life
+
+    def report(
+        self, who: Participant, *, phase: str | None, attempt: int | None, step: int | None, tokens: int | None
+    ) -> None:
+        """Where an incarnation stands, by its own word."""
+        life = self.heard(who)
+        if life is None:
+            return
+        if phase is not None and phase != life.phase:
+            life.phase, life.since = phase, life.heard
+        life.attempt = life.attempt if attempt is None else attempt
+        life.step = life.step if step is None else step
+        life.tokens = life.tokens if tokens is None else tokens
+
+    def open_stream(self, who: Participant) -> None:
+        """A Watch stream of an admitted incarnation begins: it lives."""
+        self.lives.setdefault(who, Life(who=who, since=self._clock())).streams += 1
+        self.heard(who)
+        self.quorums.wake()
+
+    def close_stream(self, who: Participant) -> None:
+        """A Watch stream has closed. The last one is the death notice."""
+        life = self.lives[who]
+        life.streams -= 1
+        if life.streams or self._stopping:
+            return
+        if self.state.ended is not None or who in self.quorums.released:
+            self._bury(who, DepartureCause.LEFT, "its stream closed")
+        else:
+            self._bury(who, DepartureCause.EXITED, "its stream closed", settled=False)
+
+    def news(self) -> asyncio.Event:
+        """Set when any notice may have changed; take it before ``notice``, so that nothing is missed."""
+        return self._news
+
+    def notice(self, who: Participant) -> Notice:
+        """Everything ``who`` must know now."""
+        denial, over = self.denial(who), self.quorums.over
+        recent = dict.fromkeys(other for members in self.quorums.recent for other in members)
+        return Notice(
+            epoch=self.state.epoch,
+            dead=tuple(self._departures[other] for other in recent if self.state.buried(other)),
+            over=() if over is None else (over,),
+            buried=denial.reason if isinstance(denial, Buried | Refused) else None,
+            ended=self.state.ended,
+        )
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    async def ask(self, claim: Claim) -> Grant | Denial:
+        """Wait for the next quorum."""
+        who = Participant(claim.group, claim.incarnation)
+        self.heard(who)
+        return self.denial(who) or await self.quorums.ask(claim)
+
+    async def seat(self, who: Participant, member: torchft_pb2.QuorumMember) -> torchft_pb2.Quorum | Denial:
+        """Wait for torchft's side of the next quorum."""
+        self.heard(who)
+        return self.denial(who) or await self.quorums.waiting.seat(who, member)
+
+    def denial(self, who: Participant) -> Denial | None:
+        """Why ``who`` has no business here, if so."""
+        if not 1 <= who.incarnation <= self.state.incarnations.get(who.group, 0):
+            return Refused(f"{who} was not admitted here: join first")
+        if self.state.buried(who):
+            return Buried(self._departures[who].reason or self._departures[who].cause.value)
+        return None if self.state.ended is None else Ended(self.state.ended)
+
+    # ---- private -----------------------------------------------------------------------------------------------------
+
+    def _refusal_to_join(self, terms: Terms, group: str) -> Refused | None:
+        """The terms are the run's, and the same for all that live."""
+        if not _GROUP_NAME.fullmatch(group):
+            return Refused(f"group name {group!r}: letters, digits, '_', '.' and '-' only")
+        stored, others = self.state.terms, sorted({who.group for who in self.living} - {group})
+        if stored is None or not others:
+            return None
+        for name in ("run", "config_digest", "steps"):
+            mine, theirs = getattr(terms, name), getattr(stored, name)
+            if mine != theirs:
+                return Refused(f"{name} is {mine!r}, but {', '.join(others)} trained here with {theirs!r}")
+        return None
+
+    def _bury(self, who: Participant, cause: DepartureCause, reason: str, *, settled: bool = True) -> None:
+        """Declare an incarnation lost, for ever: on disk first, then told to everybody."""
+        if self.state.buried(who):
+            self._departures.refine(who, cause, reason)
+            return
+        self._journal.commit(self.state.bury(who))
+        dead = Dead(group=who.group, incarnation=who.incarnation, cause=cause, reason=reason)
+        self._departures.note(dead, settled=settled)
+        self.quorums.waiting.deny(who, Buried(reason))
+        self.quorums.lost(who)
+        self._publish()
+
+    def _tell_departure(self, dead: Dead, moment: float) -> None:
+        self.metrics.departed(dead.cause.value)
+        who = {"group": dead.group, "incarnation": dead.incarnation}
+        self._sink("departure", **who, t=moment, cause=dead.cause.value, reason=dead.reason)
+
+    def _publish(self) -> None:
+        """Every watcher looks at its notice again, and the next decision is due."""
+        self._news.set()
+        self._news = asyncio.Event()
+        self.quorums.wake()

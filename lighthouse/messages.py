@@ -1,0 +1,141 @@
+"""How do the values of configs/protocol.py travel? To and from the messages of phalanx.proto, both ends in one place.
+
+Called by the gateway's service and by the client. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from configs.protocol import Claim, Dead, Grant, Kind, Member, Notice, Seated, Terms
+from configs.words import DepartureCause, Lineage
+from lighthouse.protos import phalanx_pb2 as pb
+
+
+def lineage_to(lineage: Lineage) -> pb.Lineage:
+    return pb.Lineage(step=lineage.step, quorum_id=lineage.quorum_id)
+
+
+def lineage_from(message: pb.Lineage) -> Lineage:
+    return Lineage(message.step, message.quorum_id)
+
+
+def terms_to(terms: Terms) -> pb.Terms:
+    return pb.Terms(
+        run=terms.run,
+        config_digest=terms.config_digest,
+        groups=terms.groups,
+        min_groups=terms.min_groups,
+        start_wait_s=terms.start_wait_s,
+        failure_detection_s=terms.failure_detection_s,
+        steps=terms.steps,
+    )
+
+
+def terms_from(message: pb.Terms) -> Terms:
+    return Terms(
+        run=message.run,
+        config_digest=message.config_digest,
+        groups=message.groups,
+        min_groups=message.min_groups,
+        start_wait_s=message.start_wait_s,
+        failure_detection_s=message.failure_detection_s,
+        steps=message.steps,
+    )
+
+
+def seated_to(seated: Seated) -> pb.Seated:
+    return pb.Seated(incarnation=seated.incarnation, epoch=seated.epoch, ended=_maybe_lineage_to(seated.ended))
+
+
+def seated_from(message: pb.Seated) -> Seated:
+    return Seated(
+        incarnation=message.incarnation,
+        epoch=message.epoch,
+        ended=lineage_from(message.ended) if message.HasField("ended") else None,
+    )
+
+
+def claim_to(claim: Claim) -> pb.AskRequest:
+    return pb.AskRequest(
+        group=claim.group,
+        incarnation=claim.incarnation,
+        lineage=lineage_to(claim.lineage),
+        void=claim.void,
+        drain=claim.drain,
+        finished=claim.finished,
+        fresh=claim.fresh,
+        disk=[lineage_to(lineage) for lineage in claim.disk],
+        transfer=claim.transfer,
+    )
+
+
+def claim_from(message: pb.AskRequest) -> Claim:
+    return Claim(
+        group=message.group,
+        incarnation=message.incarnation,
+        lineage=lineage_from(message.lineage),
+        void=message.void,
+        drain=message.drain,
+        finished=message.finished,
+        fresh=message.fresh,
+        disk=tuple(lineage_from(lineage) for lineage in message.disk),
+        transfer=tuple(message.transfer),
+    )
+
+
+def grant_to(grant: Grant) -> pb.Grant:
+    return pb.Grant(
+        attempt=grant.attempt,
+        quorum_id=grant.quorum_id,
+        kind=grant.kind.value,
+        members=[pb.Member(group=m.group, incarnation=m.incarnation, transfer=m.transfer) for m in grant.members],
+        up_to_date=grant.up_to_date,
+        current=lineage_to(grant.current),
+        restore=_maybe_lineage_to(grant.restore),
+        reason=grant.reason,
+    )
+
+
+def grant_from(message: pb.Grant) -> Grant:
+    return Grant(
+        attempt=message.attempt,
+        quorum_id=message.quorum_id,
+        kind=Kind(message.kind),
+        members=tuple(
+            Member(group=m.group, incarnation=m.incarnation, transfer=tuple(m.transfer)) for m in message.members
+        ),
+        up_to_date=tuple(message.up_to_date),
+        current=lineage_from(message.current),
+        restore=lineage_from(message.restore) if message.HasField("restore") else None,
+        reason=message.reason,
+    )
+
+
+def notice_to(notice: Notice) -> pb.Notice:
+    return pb.Notice(
+        epoch=notice.epoch,
+        dead=[
+            pb.Dead(group=d.group, incarnation=d.incarnation, cause=d.cause.value, reason=d.reason) for d in notice.dead
+        ],
+        over=notice.over,
+        buried=notice.buried,
+        drain=notice.drain,
+        ended=_maybe_lineage_to(notice.ended),
+    )
+
+
+def notice_from(message: pb.Notice) -> Notice:
+    return Notice(
+        epoch=message.epoch,
+        dead=tuple(
+            Dead(group=d.group, incarnation=d.incarnation, cause=DepartureCause(d.cause), reason=d.reason)
+            for d in message.dead
+        ),
+        over=tuple(message.over),
+        buried=message.buried if message.HasField("buried") else None,
+        drain=message.drain,
+        ended=lineage_from(message.ended) if message.HasField("ended") else None,
+    )
+
+
+def _maybe_lineage_to(lineage: Lineage | None) -> pb.Lineage | None:
+    return None if lineage is None else lineage_to(lineage)

@@ -1,0 +1,241 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Lineage(_message.Message):
+    __slots__ = ("step", "quorum_id")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    quorum_id: int
+    def __init__(self, step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
+
+class Terms(_message.Message):
+    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MIN_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    START_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_DETECTION_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    config_digest: str
+    groups: int
+    min_groups: int
+    start_wait_s: float
+    failure_detection_s: float
+    steps: int
+    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config")
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    terms: Terms
+    group: str
+    life: str
+    pid: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    host: str
+    config: str
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., group: _Optional[str] = ..., life: _Optional[str] = ..., pid: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., config: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("seated", "refused")
+    SEATED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    seated: Seated
+    refused: Refusal
+    def __init__(self, seated: _Optional[_Union[Seated, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Seated(_message.Message):
+    __slots__ = ("incarnation", "epoch", "ended")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    epoch: int
+    ended: Lineage
+    def __init__(self, incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+
+class AskRequest(_message.Message):
+    __slots__ = ("group", "incarnation", "lineage", "void", "drain", "finished", "fresh", "disk", "transfer")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    VOID_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    lineage: Lineage
+    void: bool
+    drain: bool
+    finished: bool
+    fresh: bool
+    disk: _containers.RepeatedCompositeFieldContainer[Lineage]
+    transfer: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., void: _Optional[bool] = ..., drain: _Optional[bool] = ..., finished: _Optional[bool] = ..., fresh: _Optional[bool] = ..., disk: _Optional[_Iterable[_Union[Lineage, _Mapping]]] = ..., transfer: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("group", "incarnation", "transfer")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    transfer: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., transfer: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("attempt", "quorum_id", "kind", "members", "up_to_date", "current", "restore", "reason")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_DATE_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    quorum_id: int
+    kind: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    up_to_date: _containers.RepeatedScalarFieldContainer[str]
+    current: Lineage
+    restore: Lineage
+    reason: str
+    def __init__(self, attempt: _Optional[int] = ..., quorum_id: _Optional[int] = ..., kind: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., up_to_date: _Optional[_Iterable[str]] = ..., current: _Optional[_Union[Lineage, _Mapping]] = ..., restore: _Optional[_Union[Lineage, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AskReply(_message.Message):
+    __slots__ = ("grant", "refused", "buried", "ended")
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    BURIED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    grant: Grant
+    refused: Refusal
+    buried: Refusal
+    ended: Lineage
+    def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("group", "incarnation")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Dead(_message.Message):
+    __slots__ = ("group", "incarnation", "cause", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    cause: str
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("epoch", "dead", "over", "buried", "drain", "ended")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    BURIED_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    dead: _containers.RepeatedCompositeFieldContainer[Dead]
+    over: _containers.RepeatedScalarFieldContainer[int]
+    buried: str
+    drain: bool
+    ended: Lineage
+    def __init__(self, epoch: _Optional[int] = ..., dead: _Optional[_Iterable[_Union[Dead, _Mapping]]] = ..., over: _Optional[_Iterable[int]] = ..., buried: _Optional[str] = ..., drain: _Optional[bool] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("group", "incarnation", "phase", "attempt", "step", "tokens", "ended")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    phase: str
+    attempt: int
+    step: int
+    tokens: int
+    ended: Lineage
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., step: _Optional[int] = ..., tokens: _Optional[int] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("group", "incarnation", "life", "cause", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    life: str
+    cause: str
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., life: _Optional[str] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Reply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: Refusal
+    def __init__(self, refused: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class KillRequest(_message.Message):
+    __slots__ = ("group", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConfigReply(_message.Message):
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: str
+    def __init__(self, config: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,159 @@
+"""How is a lighthouse started? Everything of one coordinator bound to its addresses, in one object.
+
+Loopback and free ports by default; off loopback a shared secret is required; an address that is taken is an error that
+names it, never shared with another process. Used by __main__.py, and in-process by tests and benchmarks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import ipaddress
+import json
+import socket
+from pathlib import Path
+
+import grpc.aio
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from configs.run_folder import EventLog, read_events
+from configs.words import Exit, ExitRequest, Lineage
+from lighthouse.engine import load_torchft
+from lighthouse.gateway import Gateway
+from lighthouse.http import Page, serve_pages
+from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2_grpc
+from lighthouse.service import ControlService, SecretCheck, TorchftService
+from lighthouse.state import Journal, StateError
+from lighthouse.status import status
+
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a second lighthouse on the same port must fail, not share it
+    ("grpc.max_receive_message_length", -1),
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a lighthouse is started with. Addresses are ``HOST:PORT``, port 0 is a free one."""
+
+    bind: str = "127.0.0.1:0"
+    http: str | None = "127.0.0.1:0"
+    min_groups: int = 1
+    state: Path | None = None
+    events: Path | None = None
+    secret: str = ""
+
+
+class Lighthouse:
+    """A running coordinator: ``start``, then ``serve`` until cancelled, then ``stop``."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Reads the state file. Raises ExitRequest (2) for what cannot be used."""
+        _check(settings)
+        self._settings = settings
+        try:
+            self._journal = Journal(settings.state)
+        except (StateError, OSError) as error:
+            raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+        self._log = None if settings.events is None else EventLog(settings.events, group=None)
+        self._server: grpc.aio.Server | None = None
+        self._pages: asyncio.Server | None = None
+        self.gateway: Gateway
+        self.url = ""
+        self.http_url: str | None = None
+
+    async def start(self) -> None:
+        """Bind and answer. Raises ExitRequest (2) when an address is taken."""
+        settings = self._settings
+        self.gateway = Gateway(
+            journal=self._journal,
+            sink=_no_sink if self._log is None else self._log,
+            torchft=load_torchft(),
+            min_groups=settings.min_groups,
+            announced=_announced(settings.events),
+        )
+        checks = [SecretCheck(settings.secret)] if settings.secret else []
+        self._server = grpc.aio.server(interceptors=checks, options=_OPTIONS)
+        phalanx_pb2_grpc.add_ControlServicer_to_server(ControlService(self.gateway), self._server)
+        torchft_pb2_grpc.add_LighthouseServiceServicer_to_server(TorchftService(self.gateway), self._server)
+        host = settings.bind.rpartition(":")[0]
+        self.url = f"http://{host}:{_bind(self._server, settings.bind)}"
+        if settings.http is not None:
+            await self._start_pages(settings.http)
+        await self._server.start()
+
+    async def serve(self) -> None:
+        """Work until cancelled. An error in the deciding ends it: groups must not wait for one that cannot decide."""
+        await self.gateway.run()
+
+    async def stop(self) -> None:
+        """Close everything. Nobody is buried by it: the groups come back to the next lighthouse."""
+        if self._server is not None:
+            await self.gateway.stop()
+            await self._server.stop(grace=None)
+        if self._pages is not None:
+            self._pages.close()
+        self._journal.close()
+        if self._log is not None:
+            self._log.close()
+
+    async def _start_pages(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        try:
+            self._pages = await serve_pages(
+                {"/metrics": self._metrics, "/status.json": self._status, "/healthz": self._health},
+                host=host.strip("[]"),
+                port=int(port),
+            )
+        except OSError as error:
+            raise ExitRequest(Exit.BAD_CONFIG, f"cannot listen on {address} (--http): {error.strerror}") from error
+        self.http_url = f"http://{host}:{self._pages.sockets[0].getsockname()[1]}"
+
+    def _metrics(self) -> Page:
+        gateway = self.gateway
+        return Page(CONTENT_TYPE_LATEST, gateway.metrics.render(epoch=gateway.state.epoch, ages=gateway.ages()))
+
+    def _status(self) -> Page:
+        return Page("application/json", json.dumps(status(self.gateway)).encode())
+
+    def _health(self) -> Page:
+        return Page("text/plain", b"ok\n")
+
+
+def _check(settings: Settings) -> None:
+    for flag, address in (("--bind", settings.bind), ("--http", settings.http)):
+        if address is None:
+            continue
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ExitRequest(Exit.BAD_CONFIG, f"{flag} {address}: expected HOST:PORT")
+        if not _loopback(host.strip("[]")) and not settings.secret:
+            text = f"{flag} {address} is not a loopback address: set PHALANX_SECRET, the secret all groups share"
+            raise ExitRequest(Exit.BAD_CONFIG, text)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise ExitRequest(Exit.BAD_CONFIG, f"host {host!r} cannot be resolved: {error.strerror}") from error
+    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
+
+
+def _bind(server: grpc.aio.Server, address: str) -> int:
+    try:
+        return int(server.add_insecure_port(address))
+    except RuntimeError as error:
+        text = f"cannot listen on {address} (--bind): the port is in use or the address is not this machine's"
+        raise ExitRequest(Exit.BAD_CONFIG, text) from error
+
+
+def _announced(events: Path | None) -> frozenset[Lineage]:
+    """The lineages that the event log already calls confirmed."""
+    if events is None:
+        return frozenset()
+    return frozenset(Lineage.parse(event["lineage"]) for event in read_events(events) if event["event"] == "confirmed")
+
+
+def _no_sink(event: str, **fields: object) -> None:
+    """Events go nowhere."""

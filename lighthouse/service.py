@@ -1,0 +1,174 @@
+"""What does the gateway say on the wire? The gRPC services phalanx.Control and torchft's LighthouseService.
+
+Only translation: messages to values, the gateway's answers to messages and status codes. Heartbeats of torchft's
+managers are answered here and go no further. torchft's clients cannot carry a secret, so their identity is bound to an
+admitted incarnation instead. Served by server.py.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from configs.words import DepartureCause
+from lighthouse import messages
+from lighthouse.client import SECRET_KEY
+from lighthouse.gateway import Gateway
+from lighthouse.members import Life
+from lighthouse.protos import phalanx_pb2 as pb
+from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2, torchft_pb2_grpc
+from lighthouse.state import Participant
+from lighthouse.status import status
+from lighthouse.waiting import Buried, Denial, Ended, Refused
+
+_Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpcio ships no types
+
+
+class ControlService(phalanx_pb2_grpc.ControlServicer):
+    """phalanx.Control."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def Join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:  # noqa: N802
+        life = Life(
+            who=Participant(request.group, 0),
+            life=request.life,
+            pid=request.pid,
+            ranks=tuple(request.ranks),
+            host=request.host,
+        )
+        answer = self._gateway.join(messages.terms_from(request.terms), life, config=request.config)
+        if isinstance(answer, Refused):
+            return pb.JoinReply(refused=pb.Refusal(reason=answer.reason))
+        return pb.JoinReply(seated=messages.seated_to(answer))
+
+    async def Ask(self, request: pb.AskRequest, context: _Context) -> pb.AskReply:  # noqa: N802
+        answer = await self._gateway.ask(messages.claim_from(request))
+        match answer:
+            case Refused(reason=reason):
+                return pb.AskReply(refused=pb.Refusal(reason=reason))
+            case Buried(reason=reason):
+                return pb.AskReply(buried=pb.Refusal(reason=reason))
+            case Ended(lineage=lineage):
+                return pb.AskReply(ended=messages.lineage_to(lineage))
+        return pb.AskReply(grant=messages.grant_to(answer))
+
+    async def Watch(self, request: pb.WatchRequest, context: _Context) -> None:  # noqa: N802
+        """Notices while the stream is open. It closes with its reader's death, or after the last word to it."""
+        gateway, who = self._gateway, Participant(request.group, request.incarnation)
+        if isinstance(gateway.denial(who), Buried | Refused):
+            await context.write(messages.notice_to(gateway.notice(who)))
+            return
+        gateway.open_stream(who)
+        try:
+            told = None
+            while told is None or (told.buried is None and told.ended is None):
+                news, notice = gateway.news(), gateway.notice(who)
+                if notice != told:
+                    await context.write(messages.notice_to(notice))
+                    told = notice
+                    continue  # the write took time
+                await news.wait()
+        finally:
+            gateway.close_stream(who)
+
+    async def Report(self, request: pb.ReportRequest, context: _Context) -> pb.Reply:  # noqa: N802
+        who = Participant(request.group, request.incarnation)
+        self._gateway.report(
+            who,
+            phase=request.phase if request.HasField("phase") else None,
+            attempt=request.attempt if request.HasField("attempt") else None,
+            step=request.step if request.HasField("step") else None,
+            tokens=request.tokens if request.HasField("tokens") else None,
+        )
+        if not request.HasField("ended"):
+            return pb.Reply()
+        return _reply(self._gateway.end(who, messages.lineage_from(request.ended)))
+
+    async def Leave(self, request: pb.LeaveRequest, context: _Context) -> pb.Reply:  # noqa: N802
+        try:
+            cause = DepartureCause(request.cause)
+        except ValueError:
+            return _reply(Refused(f"unknown cause {request.cause!r}; known: {', '.join(DepartureCause)}"))
+        incarnation = request.incarnation if request.HasField("incarnation") else None
+        self._gateway.leave(request.group, incarnation, life=request.life, cause=cause, reason=request.reason)
+        return pb.Reply()
+
+    async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusReply:  # noqa: N802
+        return pb.StatusReply(json=json.dumps(status(self._gateway)))
+
+    async def Kill(self, request: pb.KillRequest, context: _Context) -> pb.Reply:  # noqa: N802
+        return _reply(self._gateway.kill(request.group, request.reason))
+
+    async def Config(self, request: pb.ConfigRequest, context: _Context) -> pb.ConfigReply:  # noqa: N802
+        return pb.ConfigReply(config=self._gateway.config)
+
+
+class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
+    """torchft's LighthouseService, as its ManagerServer calls it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def Quorum(  # noqa: N802
+        self, request: torchft_pb2.LighthouseQuorumRequest, context: _Context
+    ) -> torchft_pb2.LighthouseQuorumResponse:
+        who = _participant(request.requester.replica_id)
+        answer = await self._gateway.seat(who, request.requester)
+        if isinstance(answer, torchft_pb2.Quorum):
+            return torchft_pb2.LighthouseQuorumResponse(quorum=answer)
+        text = f"the run ended at {answer.lineage}" if isinstance(answer, Ended) else answer.reason
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        raise AssertionError("abort raises")
+
+    async def Heartbeat(  # noqa: N802
+        self,
+        request: torchft_pb2.LighthouseHeartbeatRequest,
+        context: _Context,
+    ) -> torchft_pb2.LighthouseHeartbeatResponse:
+        self._gateway.heard(_participant(request.replica_id))
+        return torchft_pb2.LighthouseHeartbeatResponse()
+
+
+class SecretCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped base
+    """Lets nobody call phalanx.Control without the shared secret."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+        self._refuse = grpc.unary_unary_rpc_method_handler(_unauthenticated)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Any], Awaitable[Any]],
+        handler_call_details: Any,
+    ) -> Any:
+        if handler_call_details.method.startswith("/phalanx."):
+            given = dict(handler_call_details.invocation_metadata).get(SECRET_KEY, "")
+            if not hmac.compare_digest(str(given).encode(), self._secret):
+                return self._refuse
+        return await continuation(handler_call_details)
+
+
+async def _unauthenticated(request: Any, context: _Context) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the shared secret (PHALANX_SECRET) is missing or wrong")
+
+
+def _participant(replica_id: str) -> Participant:
+    """``group:incarnation``, or a participant that nobody has admitted."""
+    group, _, number = replica_id.rpartition(":")
+    return Participant(group, int(number) if number.isascii() and number.isdecimal() else 0)
+
+
+def _reply(denial: Denial | None) -> pb.Reply:
+    match denial:
+        case None:
+            return pb.Reply()
+        case Ended(lineage=lineage):
+            return pb.Reply(refused=pb.Refusal(reason=f"the run ended at {lineage}"))
+    return pb.Reply(refused=pb.Refusal(reason=denial.reason))

@@ -1,0 +1,1 @@
+"""Faults on purpose: who is killed, and when."""

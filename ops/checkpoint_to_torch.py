@@ -1,0 +1,34 @@
+"""``phalanx checkpoint to-torch STEP_FOLDER OUT.pt``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from configs.words import Exit, ExitRequest
+from ops.checkpoint_ls import secret
+from ops.console import Console
+from ops.result import Result
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """A checkpoint and a file."""
+    parser.add_argument("step_folder", metavar="STEP_FOLDER", type=Path, help="one checkpoint")
+    parser.add_argument("out", metavar="OUT.pt", type=Path, help="the file to write; it must not exist")
+
+
+def run(options: argparse.Namespace, console: Console) -> Result:
+    """Convert. Exit 2 for paths that cannot be used, 6 for a checkpoint that does not verify."""
+    from checkpointing.errors import CheckpointError  # heavy: torch
+    from checkpointing.tools import to_torch
+
+    del console
+    if not options.step_folder.is_dir():
+        raise ExitRequest(Exit.BAD_CONFIG, f"{options.step_folder}: no such folder")
+    try:
+        size = to_torch(options.step_folder, options.out, secret=secret())
+    except OSError as error:
+        raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+    except CheckpointError as error:
+        raise ExitRequest(Exit.CHECKPOINT, str(error)) from error
+    return Result(text=f"{options.out}: {size / 1e6:.1f} MB", data={"out": str(options.out), "bytes": size})

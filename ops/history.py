@@ -1,0 +1,137 @@
+"""What happened in a run, read from its event logs alone?
+
+The confirmed history is the chain of lineages that the lighthouse's ``confirmed`` events name, cut back by its
+``rollback`` events. A commit that no later quorum confirmed is not part of it, whatever a group wrote. Ledger, report
+and the end of a launch all read the run through this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from configs.run_folder import Event, RunFolder, read_events
+from configs.words import SCRATCH, Exit, ExitRequest, Lineage
+
+NOT_GROUPS = frozenset({"lighthouse", "launcher"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Logs:
+    """The event logs of one run, by writer."""
+
+    by_writer: Mapping[str, Sequence[Event]]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(sorted((w for w in self.by_writer if w not in NOT_GROUPS), key=by_number))
+
+    def of(self, writer: str, *names: str) -> list[Event]:
+        """The events of one writer, of the given names (all of them when none is given)."""
+        return [e for e in self.by_writer.get(writer, ()) if not names or e.get("event") in names]
+
+    def of_groups(self, *names: str) -> list[tuple[str, Event]]:
+        """(group, event) of all groups, in time order."""
+        found = [(group, event) for group in self.groups for event in self.of(group, *names)]
+        return sorted(found, key=lambda pair: time_of(pair[1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """The confirmed history: ``lineages`` in step order; what was confirmed once and then rolled back; and where the
+    log contradicts itself."""
+
+    lineages: tuple[Lineage, ...] = ()
+    rolled_back: tuple[Lineage, ...] = ()
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def end(self) -> Lineage:
+        return self.lineages[-1] if self.lineages else SCRATCH
+
+
+def by_number(group: str) -> tuple[str, int]:
+    """Sorts g2 before g10."""
+    head = group.rstrip("0123456789")
+    return head, int(group[len(head) :] or -1)
+
+
+def time_of(event: Event) -> float:
+    """Unix seconds of an event; 0 where a writer left none."""
+    t = event.get("t")
+    return float(t) if isinstance(t, int | float) else 0.0
+
+
+def lineage_of(event: Event, key: str = "lineage") -> Lineage | None:
+    """The lineage an event names, or None where it names none that can be read."""
+    try:
+        return Lineage.parse(str(event.get(key)))
+    except ValueError:
+        return None
+
+
+def read_logs(run: Path) -> Logs:
+    """All event logs of a run folder. Raises ExitRequest(2) when there are none."""
+    folder = RunFolder(run)
+    paths = sorted(folder.events.glob("*.jsonl")) if folder.events.is_dir() else []
+    if not paths:
+        raise ExitRequest(Exit.BAD_CONFIG, f"{run}: no event logs in {folder.events} (is this a run folder?)")
+    return Logs({path.stem: tuple(read_events(path)) for path in paths})
+
+
+def confirmed_chain(lighthouse: Iterable[Event]) -> Chain:
+    """The chain that ``confirmed`` events name, cut back by ``rollback`` events."""
+    chain: list[Lineage] = []
+    cut: list[Lineage] = []
+    contradictions: list[str] = []
+    for event in lighthouse:
+        lineage = lineage_of(event, "to" if "to" in event else "lineage")
+        match event.get("event"):
+            case "rollback" if lineage is not None:
+                kept = [known for known in chain if known.step <= lineage.step]
+                if lineage != SCRATCH and (not kept or kept[-1] != lineage):
+                    contradictions.append(f"rollback to {lineage}, which was never confirmed")
+                cut.extend(chain[len(kept) :])
+                chain = kept
+            case "confirmed" if lineage is not None and lineage.step > 0 and lineage not in chain[-1:]:
+                before = chain[-1].step if chain else 0
+                if lineage.step <= before:
+                    contradictions.append(f"{lineage} confirmed after {chain[-1]} without a rollback between them")
+                    continue
+                if lineage.step > before + 1:
+                    contradictions.append(f"{lineage} confirmed, but no step between {before} and it")
+                chain.append(lineage)
+    return Chain(tuple(chain), tuple(cut), tuple(contradictions))
+
+
+def commits_by_lineage(logs: Logs) -> dict[Lineage, list[tuple[str, Event]]]:
+    """(group, commit record) of every lineage that any group wrote."""
+    found: dict[Lineage, list[tuple[str, Event]]] = {}
+    for group, event in logs.of_groups("commit"):
+        lineage = lineage_of(event)
+        if lineage is not None:
+            found.setdefault(lineage, []).append((group, event))
+    return found
+
+
+def confirmed_commits(logs: Logs) -> list[Event]:
+    """One commit record of each confirmed step that has one, in step order."""
+    records = commits_by_lineage(logs)
+    chain = confirmed_chain(logs.of("lighthouse"))
+    return [records[lineage][0][1] for lineage in chain.lineages if lineage in records]
+
+
+def digests(logs: Logs) -> tuple[str | None, bool | None]:
+    """The digest of the last confirmed state (None where none was asked for), and whether the groups agree on the
+    digest of every confirmed step (None where nothing could be compared)."""
+    records = commits_by_lineage(logs)
+    chain = confirmed_chain(logs.of("lighthouse"))
+    last: str | None = None
+    agree: bool | None = None
+    for lineage in chain.lineages:
+        seen = {str(event["digest"]) for _, event in records.get(lineage, ()) if event.get("digest")}
+        last = min(seen) if len(seen) == 1 else None
+        if seen:
+            agree = len(seen) == 1 and agree is not False
+    return last, agree

@@ -1,0 +1,1 @@
+"""Starting, watching and replacing the processes of a run on one machine."""

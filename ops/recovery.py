@@ -1,0 +1,95 @@
+"""What did each death of a group cost, and how did its successor come back?
+
+A pure function over the event logs. Deaths are the launcher's ``exit`` events; the moment of a kill is that of the
+``fault`` event that announced it, where there is one. Stall: from the kill to the start of the survivor's next attempt.
+Recovery: from the kill to the successor's first commit with a share of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from configs.run_folder import Event
+from configs.words import Exit
+from ops.history import Logs, time_of
+
+ORDERLY = frozenset({int(Exit.DONE), int(Exit.DRAINED)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """One death of a group. Seconds; None where it never came to that."""
+
+    group: str
+    t: float
+    code: int
+    reason: str
+    injected: bool
+    stall_s: float | None
+    recovery_s: float | None
+    heal_sources: tuple[str, ...]
+    heal_bytes: int
+    heal_s: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def recoveries(logs: Logs) -> tuple[Recovery, ...]:
+    """Every death of a group that the launcher saw and that was no orderly end, in time order."""
+    exits = [e for e in logs.of("launcher", "exit") if e.get("group") and e.get("code") not in ORDERLY]
+    found = []
+    for event in exits:
+        group = str(event["group"])
+        kill = _announced(logs, group=group, before=time_of(event))
+        t = time_of(kill) if kill else time_of(event)
+        back = _first_share(logs, group=group, after=time_of(event))
+        heals = [e for e in logs.of(group, "heal") if t <= time_of(e) and (back is None or time_of(e) <= back)]
+        last = heals[-1] if heals and back is not None else {}
+        found.append(
+            Recovery(
+                group=group,
+                t=t,
+                code=int(event.get("code", 0)),
+                reason=str(event.get("reason", "")),
+                injected=kill is not None,
+                stall_s=_stall(logs, group=group, t=t),
+                recovery_s=None if back is None else back - t,
+                heal_sources=tuple(last.get("sources") or ()),
+                heal_bytes=int(last.get("bytes") or 0),
+                heal_s=last.get("seconds"),
+            )
+        )
+    return tuple(found)
+
+
+def _announced(logs: Logs, *, group: str, before: float) -> Event | None:
+    """The fault event that announced the death at ``before``: the last one since the group's death before that."""
+    deaths = [time_of(e) for e in logs.of("launcher", "exit") if e.get("group") == group and time_of(e) < before]
+    since = max(deaths, default=0.0)
+    faults = [e for e in (*logs.of("launcher", "fault"), *logs.of(group, "fault")) if e.get("group") == group]
+    inside = [e for e in faults if since < time_of(e) <= before and e.get("action") == "kill"]
+    return max(inside, key=time_of) if inside else None
+
+
+def _first_share(logs: Logs, *, group: str, after: float) -> float | None:
+    """When the group first committed a share of its own after a moment; None when it ended before that."""
+    ends = [time_of(e) for e in logs.of("launcher", "exit") if e.get("group") == group and time_of(e) > after]
+    for event in logs.of(group, "commit"):
+        if time_of(event) > after and (event.get("shares") or {}).get(group):
+            return time_of(event) if time_of(event) < min(ends, default=float("inf")) else None
+    return None
+
+
+def _stall(logs: Logs, *, group: str, t: float) -> float | None:
+    """The longest wait of a survivor for its next attempt; with none, that of the group itself."""
+    before = [e for e in logs.of(group, "quorum") if time_of(e) <= t]
+    survivors = [g for g in (before[-1].get("participants") or () if before else logs.groups) if g != group]
+    waits = [wait for g in survivors or [group] if (wait := _wait_of(logs, group=g, t=t)) is not None]
+    return max(waits, default=None)
+
+
+def _wait_of(logs: Logs, *, group: str, t: float) -> float | None:
+    """Seconds from ``t`` to the group's next attempt. Its ``quorum`` event is written once it has a quorum."""
+    return next((time_of(e) - t for e in logs.of(group, "quorum") if time_of(e) > t), None)

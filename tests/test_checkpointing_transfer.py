@@ -1,0 +1,300 @@
+"""Peer transfer: equal bits from a good source, and the right end of every bad one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from checkpointing.errors import TransferError, TransferStopped
+from checkpointing.transfer import StateServer, fetch
+from checkpointing.wire import Request, pack_json, read_json
+from tests.support.proxy import Proxy
+from tests.support.states import clocks, lineage, same, tensors
+
+ROWS = 20_000  # two matrices of 400 kB
+CHUNK = 32 << 10
+STATE = lineage(12)
+WANTED = {"attempt": 5, "quorum_id": lineage(12, 4).quorum_id, "lineage": STATE}
+
+
+@pytest.fixture
+def servers() -> Iterator[list[StateServer]]:
+    made: list[StateServer] = []
+    yield made
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def serve(servers):
+    """Makes a source of the wanted state (``opened``), or one that has not opened its window yet."""
+
+    def make(held: dict[str, torch.Tensor], *, opened: bool = True, **options) -> StateServer:
+        server = StateServer(chunk_bytes=CHUNK, **options)
+        servers.append(server)
+        if opened:
+            server.open(**WANTED, tensors=held, clocks=clocks(12))
+        return server
+
+    return make
+
+
+class Healer:
+    """Destinations full of garbage, and what happened to them."""
+
+    def __init__(self, like: dict[str, torch.Tensor]) -> None:
+        self.tensors = {name: torch.full_like(tensor, 99) for name, tensor in like.items()}
+        self.first_bytes = 0
+        self.leave = threading.Event()
+
+    def fetch(self, *sources: str, **options):
+        return fetch(
+            sources,
+            **{**WANTED, **options},
+            tensors=self.tensors,
+            on_first_byte=self._first,
+            stop=self.leave.is_set,
+        )
+
+    def _first(self) -> None:
+        assert all(tensor.eq(99).all() for tensor in self.tensors.values()), "written before it was called void"
+        self.first_bytes += 1
+
+
+@pytest.fixture
+def state() -> dict[str, torch.Tensor]:
+    return tensors(1, ROWS)
+
+
+@pytest.mark.parametrize("secret", [None, b"key"], ids=["open", "secret"])
+def test_every_kind_of_tensor_arrives_with_equal_bits_and_its_clocks(serve, state, secret):
+    state["model.gaps"] = torch.randn(6, 8)[:, ::2]
+    healer = Healer(state)
+    healer.tensors["model.gaps"] = torch.full((6, 8), 99.0)[:, ::2]
+    received = healer.fetch(serve(state, secret=secret).address, secret=secret)
+    assert same(healer.tensors, state)
+    assert received.clocks == clocks(12)
+    assert received.bytes == sum(tensor.nbytes for tensor in state.values())
+    assert healer.first_bytes == 1
+
+
+def middle_of(state) -> int:
+    return sum(tensor.nbytes for tensor in state.values()) // 2
+
+
+def test_a_flipped_byte_is_noticed_and_fetched_again(serve, state):
+    flipped = []
+
+    def flip_once(passed: int, data: bytes) -> bytes:
+        if passed > middle_of(state) and not flipped:
+            flipped.append(passed)
+            return bytes([data[0] ^ 1]) + data[1:]
+        return data
+
+    proxy = Proxy(serve(state).address, flip_once)
+    healer = Healer(state)
+    healer.fetch(proxy.address)
+    assert flipped
+    assert same(healer.tensors, state)
+    assert proxy.connections == 2
+    proxy.close()
+
+
+def test_a_source_that_always_lies_is_given_up(serve, state):
+    proxy = Proxy(serve(state).address, lambda p, d: bytes([d[0] ^ 1]) + d[1:] if p > middle_of(state) else d)
+    healer = Healer(state)
+    with pytest.raises(TransferError, match="wrong digest|another chunk"):
+        healer.fetch(proxy.address)
+    assert healer.first_bytes == 1
+    proxy.close()
+
+
+def test_a_source_that_dies_is_replaced_without_starting_over(serve, state):
+    dying = Proxy(serve(state).address, lambda p, d: None if p > middle_of(state) else d)
+    second = Proxy(serve(state).address, lambda _, d: d)
+    healer = Healer(state)
+    received = healer.fetch(dying.address, second.address)
+    assert same(healer.tensors, state)
+    assert received.sources == (dying.address, second.address)
+    assert second.passed < sum(tensor.nbytes for tensor in state.values()) * 0.7
+    dying.close()
+    second.close()
+
+
+def test_a_truncated_stream_without_another_source_is_an_error(serve, state):
+    dying = Proxy(serve(state).address, lambda p, d: None if p > 1000 + middle_of(state) // 100 else d)
+    with pytest.raises(TransferError, match="ended the transfer"):
+        Healer(state).fetch(dying.address)
+    assert dying.connections == 2
+    dying.close()
+
+
+def test_a_dead_source_is_passed_over_and_named(serve, state):
+    gone = serve(state)
+    gone.stop()
+    healer = Healer(state)
+    assert healer.fetch(gone.address, serve(state).address).sources != ()
+    with pytest.raises(TransferError, match=f"{gone.address}: .*refused"):
+        healer.fetch(gone.address)
+    with pytest.raises(TransferError, match="no source has this state"):
+        healer.fetch()
+
+
+def test_a_silent_source_is_given_up_and_another_is_used(serve, state):
+    silent = socket.create_server(("127.0.0.1", 0))
+    healer = Healer(state)
+    address = f"127.0.0.1:{silent.getsockname()[1]}"
+    received = healer.fetch(address, serve(state).address, stall_s=0.2)
+    assert address not in received.sources
+    assert same(healer.tensors, state)
+    silent.close()
+
+
+def test_a_request_waits_for_its_window_and_a_late_one_is_refused(serve, state):
+    server = serve(state, opened=False)
+    healer = Healer(state)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(healer.fetch, server.address, stall_s=5.0)
+        assert not early.done()
+        server.open(**{**WANTED, "attempt": 4}, tensors=tensors(2, ROWS), clocks=clocks(12))  # of another attempt
+        server.open(**WANTED, tensors=state, clocks=clocks(12))
+        assert early.result(20).bytes
+    assert same(healer.tensors, state)
+    server.close()
+    late = Healer(state)
+    with pytest.raises(TransferError, match="attempt 5 is over"):
+        late.fetch(server.address)
+    assert late.first_bytes == 0
+
+
+def test_a_window_that_never_opens_ends_the_wait(serve, state):
+    server = serve(state, opened=False, window_wait_s=0.1)
+    with pytest.raises(TransferError, match="did not open"):
+        Healer(state).fetch(server.address)
+
+
+@pytest.mark.parametrize("other", [{"lineage": lineage(12, 2)}, {"quorum_id": 1}], ids=["lineage", "quorum"])
+def test_another_state_of_the_same_attempt_is_refused(serve, state, other):
+    healer = Healer(state)
+    with pytest.raises(TransferError, match="this source holds"):
+        healer.fetch(serve(state).address, **other)
+    assert healer.first_bytes == 0
+
+
+def test_closing_the_window_ends_a_stuck_healer_and_frees_the_tensors(serve, state):
+    server = serve(state)
+    stuck = socket.create_connection(tuple(server.address.split(":")))
+    read = stuck.makefile("rb").read
+    nonce = read_json(read, 1 << 20)["nonce"]
+    assert nonce
+    stuck.sendall(pack_json({**Request(**WANTED).to_json(), "nonce": "", "mac": ""}))
+    while (answer := read_json(read, 1 << 24))["status"] == "wait":
+        pass
+    chunks = sum(len(entry["chunks"]) for entry in answer["manifest"]["tensors"])
+    stuck.sendall(pack_json({"chunks": list(range(chunks)) * 40}))  # and never reads
+    server.close()
+    assert not any(t.name == "state-source" and t.is_alive() and _in_send(t) for t in threading.enumerate())
+    state["model.weight"].zero_()
+    server.open(**{**WANTED, "attempt": 6}, tensors=state, clocks=clocks(12))
+    healer = Healer(state)
+    healer.fetch(server.address, attempt=6)  # a failed heal does not spoil the next
+    assert same(healer.tensors, state)
+    stuck.close()
+
+
+def _in_send(thread: threading.Thread) -> bool:
+    import sys
+
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == "_serve":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def test_a_healer_leaves_at_once_when_its_attempt_is_over(serve, state):
+    server = serve(state, rate_limit=50_000)
+    healer = Healer(state)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(healer.fetch, server.address)
+        while not healer.first_bytes:
+            assert not running.done()
+        healer.leave.set()
+        with pytest.raises(TransferStopped):
+            running.result(20)
+    assert healer.first_bytes == 1
+    server.close()
+
+
+def test_closing_the_window_ends_a_transfer_in_progress(serve, state):
+    server = serve(state, rate_limit=50_000)
+    healer = Healer(state)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(healer.fetch, server.address)
+        while not healer.first_bytes:
+            assert not running.done()
+        server.close()
+        with pytest.raises(TransferError, match="attempt 5 is over"):
+            running.result(20)
+
+
+@pytest.mark.parametrize(("theirs", "mine"), [(b"key", None), (b"key", b"other"), (None, b"key")])
+def test_nothing_passes_between_those_who_do_not_share_the_secret(serve, state, theirs, mine):
+    healer = Healer(state)
+    with pytest.raises(TransferError, match="authentication failed"):
+        healer.fetch(serve(state, secret=theirs).address, secret=mine)
+    assert healer.first_bytes == 0
+
+
+def test_off_loopback_a_secret_is_required():
+    with pytest.raises(ValueError, match="PHALANX_SECRET"):
+        StateServer(host="0.0.0.0")
+
+
+def test_a_state_that_does_not_fit_touches_nothing(serve, state):
+    healer = Healer(state)
+    healer.tensors["model.renamed"] = healer.tensors.pop("model.half")
+    healer.tensors["model.weight"] = torch.full((ROWS, 4), 99.0)
+    with pytest.raises(TransferError, match=r"(?s)model\.half.*model\.renamed.*model\.weight"):
+        healer.fetch(serve(state).address)
+    assert healer.first_bytes == 0
+
+
+def test_sources_that_disagree_are_not_mixed(serve, state):
+    dying = Proxy(serve(state).address, lambda p, d: None if p > middle_of(state) else d)
+    other = {**state, "model.half": state["model.half"] + 1}
+    with pytest.raises(TransferError, match="another state of the same lineage"):
+        Healer(state).fetch(dying.address, serve(other).address)
+    dying.close()
+
+
+def test_strangers_do_not_hurt_a_source(serve, state):
+    server = serve(state)
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2{}", b"\xff" * 100):
+        with socket.create_connection(tuple(server.address.split(":"))) as stranger:
+            stranger.sendall(garbage)
+    healer = Healer(state)
+    healer.fetch(server.address)
+    assert same(healer.tensors, state)
+
+
+def test_failpoints_fire_once_in_the_middle_on_each_side(serve, state):
+    fired: list[str] = []
+
+    def failpoint(name: str, **context) -> None:
+        assert context["step"] == 12
+        fired.append(name)
+
+    Healer(state).fetch(serve(state, failpoint=failpoint).address, failpoint=failpoint)
+    assert sorted(fired) == ["heal_recv", "heal_send"]
+
+
+def test_clocks_of_another_state_are_refused(serve, state):
+    with pytest.raises(ValueError, match="on offer"):
+        serve(state, opened=False).open(**WANTED, tensors=state, clocks=clocks(13))

@@ -1,0 +1,358 @@
+"""The composition root: builds every part of one rank and introduces them to each other.
+
+It alone (with ``trainer.connection``) knows all three middle packages. Order matters and is the order below: process
+group, data, model on the meta device, sharding, memory, weights from the seed, optimizer state, then the seat. At the
+end the rank has rehearsed one forward and backward with void state, so joining costs the others nothing but the heal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import os
+import socket
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.device_mesh import DeviceMesh
+
+from checkpointing.fetch import fetch
+from checkpointing.server import StateServer
+from checkpointing.state import Clocks, closed_list, ensure_optimizer_state
+from configs import failpoints as failpoint_syntax
+from configs import shapes
+from configs.digest import digest as config_digest
+from configs.run_folder import EventSink, RunFolder, read_events
+from configs.schema import Config
+from configs.words import Lineage
+from replica_groups.identity import Place, serve_seat_store
+from replica_groups.mesh import backend_for, build_mesh, device_of, shard
+from replica_groups.plan import BatchShape
+from replica_groups.reduce import GradientReducer, precision
+from replica_groups.seat import Limits, Seat, serve_manager
+from trainer.compute import Compute
+from trainer.connection import Connection
+from trainer.data.build import Data
+from trainer.data.build import build as build_data
+from trainer.disk import build_disk, cpu_group
+from trainer.failpoints import Failpoints
+from trainer.metrics import GroupMetrics, serve
+from trainer.models.registry import ModelSpec, get
+from trainer.optimizer import build_optimizer
+from trainer.parts import Parts
+from trainer.phases import Phase, Phases
+from trainer.schedule import Schedule
+from trainer.state import StateKeeper
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def build(
+    config: Config, place: Place, *, store: Store, connection: Connection, run: RunFolder
+) -> tuple[Parts, StateKeeper]:
+    """Everything of one rank, rehearsed. Collective over the group."""
+    phases = Phases()
+    sink = _sink(config, place, connection, run)
+    failpoints = _failpoints(config, place, connection, run)
+    failpoints("build")
+    device = device_of(local_rank=place.local_rank, devices=config.launch.devices)
+    _init_group(place, store, device=device, timeout_s=connection.timeouts.first_step_limit_s)
+    torch.use_deterministic_algorithms(config.debug.deterministic, warn_only=config.debug.deterministic_warn_only)
+    mesh = build_mesh(device=device, data_parallel=shapes.shard_degree(config))
+    data = build_data(config, dp_rank=mesh.get_local_rank(), log=print)
+    spec = get(config.model.name)
+    model = _model(config, spec, data, mesh=mesh, device=device)
+    optimizer = build_optimizer(
+        model.parameters(),
+        name=config.optimizer.name,
+        betas=(config.optimizer.beta1, config.optimizer.beta2),
+        eps=config.optimizer.eps,
+        weight_decay=config.optimizer.weight_decay,
+        implementation=config.optimizer.implementation,
+    )
+    ensure_optimizer_state(optimizer)
+    reducer = GradientReducer(
+        model,
+        how=precision(
+            reduction=config.fault_tolerance.reduction,
+            bits=config.fault_tolerance.fixed_point_bits,
+            microbatches=shapes.microbatches(config),
+            ranks=place.world,
+        ),
+        bucket_bytes=config.fault_tolerance.bucket_bytes,
+        failpoint=failpoints,
+    )
+    failpoints.poison = reducer.poison_next
+    server = StateServer(
+        host=connection.host,
+        secret=_secret(),
+        rate_limit=config.fault_tolerance.transfer_rate_limit,
+        failpoint=failpoints,
+    )
+    seat = _seat(config, place, connection, device=device, transfer=server.address, failpoints=failpoints)
+    compute = Compute(
+        group=place.group,
+        rank=place.rank,
+        seed=config.debug.seed,
+        model=model,
+        device=device,
+        loader=data.loader,
+        reducer=reducer,
+        seat=seat,
+        phases=phases,
+        failpoint=failpoints,
+        at_microbatch=failpoints.at_microbatch,
+    )
+    phases.enter(Phase.REHEARSE)
+    compute.rehearse(rows=config.training.local_batch_size, seq_len=config.training.seq_len)
+    state = _state(config, place, connection, spec, model, optimizer, server, phases, failpoints, sink, run)
+    _announce(place, sink, config, connection)
+    parts = Parts(
+        group=place.group,
+        rank=place.rank,
+        steps=config.training.steps,
+        max_norm=config.training.max_norm,
+        digest_interval=config.debug.digest_interval,
+        nonfinite_limit=1 if config.training.nonfinite == "stop" else config.training.nonfinite_limit,
+        shape=_shape(config, data),
+        mesh=mesh,
+        model=model,
+        params=[p for p in model.parameters() if p.requires_grad],
+        optimizer=optimizer,
+        schedule=_schedule(config),
+        loader=data.loader,
+        reducer=reducer,
+        compute=compute,
+        seat=seat,
+        signals=connection.signals,
+        phases=phases,
+        failpoints=failpoints,
+        sink=sink,
+        report_end=functools.partial(_report_end, connection),
+    )
+    return parts, state
+
+
+def _init_group(place: Place, store: Store, *, device: torch.device, timeout_s: float) -> None:
+    dist.init_process_group(
+        backend_for(device),
+        store=PrefixStore("group", store),
+        rank=place.rank,
+        world_size=place.world,
+        timeout=datetime.timedelta(seconds=timeout_s),
+        device_id=device if device.type != "cpu" else None,
+    )
+
+
+def _model(config: Config, spec: ModelSpec[Any], data: Data, *, mesh: DeviceMesh, device: torch.device) -> nn.Module:
+    with torch.device("meta"):
+        model = spec.build(
+            spec.flavor(config.model.flavor),
+            seq_len=config.training.seq_len,
+            vocab_size=_vocabulary(config, data),
+        )
+    model.to(_DTYPES[config.training.dtype])
+    shard(
+        model,
+        blocks=spec.blocks(model),
+        mesh=mesh,
+        param_dtype=_DTYPES[config.training.mixed_precision_param],
+        reduce_dtype=_DTYPES[config.training.mixed_precision_reduce],
+        reshard_after_forward=config.parallelism.fsdp_reshard_after_forward != "never",
+    )
+    model.to_empty(device=device)
+    spec.init_weights(model, seed=config.debug.seed)
+    model.train()
+    return model
+
+
+def _vocabulary(config: Config, data: Data) -> int | None:
+    """A tokenizer of our own decides the vocabulary; a published one comes with the published shape."""
+    return None if config.model.hf_assets_path else data.store.vocab_size
+
+
+def _state(
+    config: Config,
+    place: Place,
+    connection: Connection,
+    spec: ModelSpec[Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    server: StateServer,
+    phases: Phases,
+    failpoints: Failpoints,
+    sink: EventSink,
+    run: RunFolder,
+) -> StateKeeper:
+    tensors = closed_list([model], [optimizer])
+
+    def from_seed() -> None:
+        spec.init_weights(model, seed=config.debug.seed)
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                if name.startswith("optim."):
+                    tensor.zero_()
+
+    digest = config_digest(config)
+    scratch = Clocks(step=0, quorum_id=0, cursor=0, tokens=0, seed=config.debug.seed, config_digest=digest)
+    return StateKeeper(
+        group=place.group,
+        rank=place.rank,
+        clocks=scratch,
+        tensors=tensors,
+        from_seed=from_seed,
+        scratch=scratch,
+        disk=build_disk(
+            config,
+            place,
+            run=run,
+            incarnation=connection.incarnation,
+            config_digest=digest,
+            secret=_secret(),
+            sink=sink,
+            failpoint=failpoints,
+        ),
+        server=server,
+        fetch=functools.partial(
+            fetch,
+            secret=_secret(),
+            stall_s=connection.timeouts.transfer_stall_s,
+            failpoint=failpoints,
+        ),
+        digest_group=cpu_group(),
+        beside=connection.beside,
+        signals=connection.signals,
+        phases=phases,
+        failpoint=failpoints,
+        sink=sink,
+        patience_s=connection.timeouts.failure_detection_s,
+    )
+
+
+def _seat(
+    config: Config,
+    place: Place,
+    connection: Connection,
+    *,
+    device: torch.device,
+    transfer: str,
+    failpoints: Failpoints,
+) -> Seat:
+    timeouts = connection.timeouts
+    limits = Limits(
+        quorum_s=timeouts.quorum_timeout_s,
+        connect_s=timeouts.collective_timeout_s,
+        collective_s=timeouts.collective_timeout_s,
+        vote_s=timeouts.collective_timeout_s,
+    )
+    doors: list[Any] = [None] * place.world
+    dist.all_gather_object(doors, transfer)
+    manager_address: list[Any] = [None]
+    if place.rank == 0:
+        seat_store, store_address = serve_seat_store(host=connection.host, timeout_s=limits.connect_s)
+        manager = serve_manager(
+            group=place.group,
+            incarnation=connection.incarnation,
+            lighthouse=connection.lighthouse,
+            host=connection.host,
+            store_address=store_address,
+            world=place.world,
+            limits=limits,
+        )
+        _KEPT.extend((seat_store, manager))
+        manager_address = [manager.address()]
+    dist.broadcast_object_list(manager_address, src=0)
+    wanted = config.fault_tolerance.process_group
+    return Seat(
+        group=place.group,
+        incarnation=connection.incarnation,
+        rank=place.rank,
+        world=place.world,
+        backend=("gloo" if device.type == "cpu" else "nccl") if wanted == "auto" else wanted,
+        manager_address=manager_address[0],
+        signals=connection.signals,
+        beside=connection.beside,
+        limits=limits,
+        coordinator=connection.control,
+        hub=connection.hub,
+        failpoint=failpoints,
+        transfer=tuple(doors),
+    )
+
+
+_KEPT: list[object] = []
+"""Servers that must live as long as the process, though nobody calls them again."""
+
+
+def _shape(config: Config, data: Data) -> BatchShape:
+    per_group = config.fault_tolerance.batch == "per_group"
+    return BatchShape(
+        microbatches=shapes.microbatches(config),
+        samples=shapes.microbatch_samples(config),
+        seq_len=config.training.seq_len,
+        total=data.total,
+        per_group=shapes.microbatches_per_group(config) if per_group else None,
+    )
+
+
+def _schedule(config: Config) -> Schedule:
+    return Schedule(
+        base=config.optimizer.lr,
+        steps=config.lr_scheduler.total_steps or config.training.steps,
+        warmup=config.lr_scheduler.warmup_steps,
+        decay_ratio=config.lr_scheduler.decay_ratio,
+        decay_type=config.lr_scheduler.decay_type,
+        min_factor=config.lr_scheduler.min_lr_factor,
+    )
+
+
+def _sink(config: Config, place: Place, connection: Connection, run: RunFolder) -> EventSink:
+    """Rank 0 writes the group's log and feeds its metrics; the others write nothing."""
+    if place.rank:
+        return lambda event, **fields: None
+    metrics = GroupMetrics(run=config.job.name, group=place.group)
+    metrics.replay(e for e in read_events(run.event_log(place.group)))
+    connection.endpoint = serve(metrics.registry, host=connection.host, port=config.metrics.port, warn=print)
+
+    def sink(event: str, **fields: Any) -> None:
+        metrics.observe(connection.log(event, **fields))
+
+    return sink
+
+
+def _failpoints(config: Config, place: Place, connection: Connection, run: RunFolder) -> Failpoints:
+    return Failpoints(
+        [failpoint_syntax.parse(text) for text in config.chaos.failpoints],
+        group=place.group,
+        rank=place.rank,
+        past=read_events(run.event_log(place.group)),
+        sink=connection.log,
+    )
+
+
+def _announce(place: Place, sink: EventSink, config: Config, connection: Connection) -> None:
+    """The ``start`` event, with the pids of all ranks. Collective."""
+    pids: list[Any] = [None] * place.world
+    dist.all_gather_object(pids, (socket.gethostname(), os.getpid()))
+    host = socket.gethostname()
+    sink(
+        "start",
+        pids=[pid for where, pid in pids if where == host],
+        host=host,
+        ranks=place.world,
+        config_digest=config_digest(config),
+        endpoint={"metrics": connection.endpoint},
+    )
+
+
+def _report_end(connection: Connection, lineage: Lineage) -> None:
+    if connection.control is not None:
+        connection.control.report(connection.group, connection.incarnation, ended=lineage)
+
+
+def _secret() -> bytes | None:
+    text = os.environ.get("PHALANX_SECRET", "")
+    return text.encode() or None

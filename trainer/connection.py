@@ -1,0 +1,190 @@
+"""What ties a rank to its fellows and, on rank 0, its group to the lighthouse.
+
+Rank 0 joins, gets the incarnation number and tells it to the others through the group's store. From then on every rank
+holds a lifeline to rank 0, and rank 0 a Watch stream to the gateway, so that any death, notice or grant reaches every
+rank while its main thread is wherever it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+from configs.digest import common_digest
+from configs.dump import to_toml
+from configs.protocol import Notice, Seated, Terms, Unreachable
+from configs.run_folder import EventLog, RunFolder
+from configs.schema import Config
+from configs.timeouts import Timeouts, derive
+from configs.words import DepartureCause, Exit, ExitRequest
+from lighthouse.client import Control
+from replica_groups.channel import Beside
+from replica_groups.identity import Place, address_of
+from replica_groups.lifelines import Hub, Line, Message
+from replica_groups.seat import GRANT, NOTICE
+from replica_groups.signals import Signals
+from trainer.own_lighthouse import start_lighthouse
+from trainer.process import Leaver
+
+_OWN_END = {Exit.DONE, Exit.DRAINED}
+_RETRY_S = 0.1
+
+
+@dataclasses.dataclass(kw_only=True)
+class Connection:
+    """One rank's ties."""
+
+    group: str
+    rank: int
+    incarnation: int
+    host: str
+    """Address of the configured interface: everything of this rank binds and advertises it."""
+    lighthouse: str
+    timeouts: Timeouts
+    signals: Signals
+    beside: Beside
+    log: EventLog
+    """The group's event log; every rank may write faults to it."""
+    control: Control | None = None
+    hub: Hub | None = None
+    line: Line | None = None
+    endpoint: str | None = None
+    """Where rank 0 serves its metrics."""
+
+    def drain(self) -> None:
+        """Ask the group to leave on purpose; the ranks agree on it before the next attempt."""
+        self.signals.drain()
+
+
+def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leaver: Leaver) -> Connection:
+    """Make the ties. Blocks until all ranks of the group are here and the lighthouse has admitted the group.
+
+    Raises Refused with the gateway's reason, ExitRequest when no lighthouse answers.
+    """
+    host = address_of(config.fault_tolerance.interface)
+    timeouts = derive(config)
+    signals = Signals()
+    on_broken = _on_broken(leaver)
+    if place.rank:
+        birth = json.loads(store.get("birth"))
+        line = Line(
+            address=birth["lifeline"],
+            rank=place.rank,
+            on_message=lambda _, message: _hear(message, signals, leaver),
+            on_broken=on_broken,
+        )
+        line.start()
+        connection = _connection(place, birth, host, timeouts, signals, run)
+        connection.line = line
+        leaver.before(lambda code, reason: line.send({"leaving": int(code), "reason": reason}))
+        return connection
+
+    url = place.lighthouse or start_lighthouse(config, run)
+    control = Control(url)
+    seated = _join(control, config, place, timeouts)
+    hub = Hub(
+        host=host,
+        world=place.world,
+        on_message=lambda rank, message: _hear_fellow(rank, message, signals, leaver),
+        on_broken=on_broken,
+    )
+    birth = {"incarnation": seated.incarnation, "lifeline": hub.address, "lighthouse": url}
+    store.set("birth", json.dumps(birth))
+    connection = _connection(place, birth, host, timeouts, signals, run)
+    connection.control, connection.hub = control, hub
+    leaver.before(lambda code, reason: _last_words(connection, code, reason))
+    hub.start()
+    control.watch(place.group, seated.incarnation, _on_notice(connection, leaver), lambda _: None)
+    if seated.ended is not None:
+        raise ExitRequest(Exit.DONE, f"the run has ended at {seated.ended}")
+    return connection
+
+
+def _connection(
+    place: Place, birth: dict[str, Any], host: str, timeouts: Timeouts, signals: Signals, run: RunFolder
+) -> Connection:
+    return Connection(
+        group=place.group,
+        rank=place.rank,
+        incarnation=birth["incarnation"],
+        host=host,
+        lighthouse=birth["lighthouse"],
+        timeouts=timeouts,
+        signals=signals,
+        beside=Beside(),
+        log=EventLog(run.event_log(place.group), group=place.group, incarnation=birth["incarnation"]),
+    )
+
+
+def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) -> Seated:
+    terms = Terms(
+        run=config.job.name,
+        config_digest=common_digest(config),
+        groups=config.launch.groups,
+        min_groups=config.fault_tolerance.min_groups,
+        start_wait_s=timeouts.start_wait_s,
+        failure_detection_s=timeouts.failure_detection_s,
+        steps=config.training.steps,
+    )
+    deadline = time.monotonic() + timeouts.first_step_limit_s
+    while True:
+        try:
+            return control.join(
+                terms,
+                group=place.group,
+                life=place.life,
+                pid=os.getpid(),
+                ranks=list(range(place.world)),
+                config=to_toml(config),
+            )
+        except Unreachable as error:
+            if time.monotonic() > deadline:
+                raise ExitRequest(Exit.QUORUM_LOST, f"no lighthouse at {place.lighthouse}: {error}") from error
+            time.sleep(_RETRY_S)
+
+
+def _on_notice(connection: Connection, leaver: Leaver) -> Callable[[Notice], None]:
+    def tell(notice: Notice) -> None:
+        if notice.buried is not None:
+            leaver.leave(Exit.INCARNATION_OVER, f"buried: {notice.buried}")
+        connection.signals.notice(notice)
+        assert connection.hub is not None
+        connection.hub.broadcast({"notice": NOTICE.dump_python(notice, mode="json")})
+
+    return tell
+
+
+def _on_broken(leaver: Leaver) -> Callable[[str], None]:
+    return lambda reason: leaver.leave(Exit.INCARNATION_OVER, reason)
+
+
+def _hear(message: Message, signals: Signals, leaver: Leaver) -> None:
+    """What rank 0 says to another rank."""
+    if "notice" in message:
+        signals.notice(NOTICE.validate_python(message["notice"], strict=False))
+    elif "grant" in message:
+        signals.grant(GRANT.validate_python(message["grant"], strict=False))
+    elif "leaving" in message:
+        leaver.leave(Exit(message["leaving"]), message["reason"])
+
+
+def _hear_fellow(rank: int, message: Message, signals: Signals, leaver: Leaver) -> None:
+    """What another rank says to rank 0. An end that is not the group's own is everybody's, with its code."""
+    code = Exit(message["leaving"])
+    if code not in _OWN_END:
+        leaver.leave(code, f"rank {rank}: {message['reason']}")
+
+
+def _last_words(connection: Connection, code: Exit, reason: str) -> None:
+    connection.log("exit", code=int(code), reason=reason)
+    assert connection.hub is not None
+    assert connection.control is not None
+    connection.hub.broadcast({"leaving": int(code), "reason": reason})
+    cause = DepartureCause.LEFT if code in _OWN_END else DepartureCause.EXITED
+    connection.control.leave(connection.group, connection.incarnation, cause=cause, reason=reason)

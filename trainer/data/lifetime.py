@@ -1,0 +1,43 @@
+"""How do the data part's child processes end with the process they serve?
+
+The kernel kills a child when its parent dies (PR_SET_PDEATHSIG). A child of a fork server has the server as its
+parent, so it also watches the pipe that its real owner holds open. Neither waits for a poll. Called by the children
+themselves, first of all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing import connection
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """SIGKILL for this process as soon as the process ``parent``, which started it, is gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel knew of us
+        os._exit(1)
+
+
+def die_with_owner() -> None:
+    """SIGKILL for this ``multiprocessing`` child when the process that called ``start`` is gone, or its fork server."""
+    die_with(os.getppid())
+    owner = multiprocessing.parent_process()
+    if owner is not None:
+        threading.Thread(target=_end_after, args=(owner.sentinel,), name="owner-watch", daemon=True).start()
+
+
+def outlive_signals() -> None:
+    """Leave SIGTERM and SIGINT to the owner: they reach whole process groups, and a draining rank needs its data."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _end_after(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)

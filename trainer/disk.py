@@ -1,0 +1,152 @@
+"""The checkpoints of a run as one rank uses them: which are good, load one, save one each step in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from checkpointing.resume import Found, load, offers, survey
+from checkpointing.state import Clocks
+from checkpointing.writer import Checkpointer
+from configs.run_folder import EventSink, RunFolder
+from configs.schema import Config
+from configs.words import Lineage
+from replica_groups.identity import Place
+from trainer.state import Disk
+
+_DRAIN_S = 30.0
+
+
+class NoDisk:
+    """A run that saves nothing: peers alone keep the state, and the loss of all groups starts again from the seed."""
+
+    def offered(self) -> tuple[Found, ...]:
+        return ()
+
+    def seen(self) -> tuple[Found, ...]:
+        return ()
+
+    def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks:
+        raise LookupError(f"this run saves nothing; {path} cannot be loaded")
+
+    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
+        """Nothing."""
+
+    def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
+        """Nothing."""
+
+    def confirm(self, lineage: Lineage) -> None:
+        """Nothing."""
+
+    def orphan(self, lineage: Lineage) -> None:
+        """Nothing."""
+
+    def drain(self) -> None:
+        """Nothing."""
+
+
+class RunDisk:
+    """The checkpoint folder of a run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        checkpointer: Checkpointer,
+        group: dist.ProcessGroup,
+        config_digest: str,
+        secret: bytes | None,
+        fork: bool,
+        interval: int,
+    ) -> None:
+        self._folder = folder
+        self._checkpointer = checkpointer
+        self._group = group
+        self._config_digest = config_digest
+        self._secret = secret
+        self._fork = fork
+        self._interval = interval
+
+    def offered(self) -> tuple[Found, ...]:
+        """What this group may bring to a start, the newest verified to the last digest. Raises CheckpointError."""
+        found, reason = offers(
+            survey(self._folder, secret=self._secret), config_digest=self._config_digest, fork=self._fork
+        )
+        print(f"on disk: {reason}")
+        return found
+
+    def seen(self) -> tuple[Found, ...]:
+        """Every checkpoint with a manifest; digests are verified by ``load``."""
+        return survey(self._folder, secret=self._secret, verify_newest=0).found
+
+    def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks:
+        """Collective over the group. Raises CheckpointError."""
+        return load(path, tensors, group=self._group, secret=self._secret)
+
+    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
+        """Save in the background if this step is saved and it is the turn of participant ``rank`` of ``size``."""
+        due = clocks.step % self._interval == 0
+        turn = due and clocks.step // self._interval % size == rank
+        self._checkpointer.maybe_save(tensors=tensors, clocks=clocks, turn=turn)
+
+    def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
+        """Collective over the group; blocks. Raises CheckpointError."""
+        self._checkpointer.finish(tensors=tensors, clocks=clocks)
+
+    def confirm(self, lineage: Lineage) -> None:
+        self._checkpointer.confirm(lineage)
+
+    def orphan(self, lineage: Lineage) -> None:
+        self._checkpointer.orphan(lineage)
+
+    def drain(self) -> None:
+        """Let a save that is confirmed and running come to its end."""
+        self._checkpointer.close(wait_s=_DRAIN_S)
+
+
+def build_disk(
+    config: Config,
+    place: Place,
+    *,
+    run: RunFolder,
+    incarnation: int,
+    config_digest: str,
+    secret: bytes | None,
+    sink: EventSink,
+    failpoint: Callable[..., None],
+) -> Disk:
+    """The checkpoints that the config asks for. Collective over the group: saving has process groups of its own."""
+    if not config.checkpoint.enable:
+        return NoDisk()
+    folder = run.root / config.checkpoint.folder
+    checkpointer = Checkpointer(
+        folder,
+        group=cpu_group(),
+        writer=f"{place.group}.{incarnation}",
+        keep_latest_k=config.checkpoint.keep_latest_k,
+        keep_every=config.checkpoint.keep_every,
+        async_mode=config.checkpoint.async_mode,
+        secret=secret,
+        sink=sink,
+        failpoint=failpoint,
+    )
+    checkpointer.start()
+    return RunDisk(
+        folder,
+        checkpointer=checkpointer,
+        group=cpu_group(),
+        config_digest=config_digest,
+        secret=secret,
+        fork=config.checkpoint.fork,
+        interval=config.checkpoint.interval,
+    )
+
+
+def cpu_group() -> dist.ProcessGroup:
+    """A new gloo process group of all ranks of this group. Collective."""
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    return group

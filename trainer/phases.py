@@ -1,0 +1,56 @@
+"""Where does the time of a rank go?
+
+Every second since the process began belongs to exactly one phase. The names are the keys of the report. Clock injected.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+
+
+class Phase(enum.StrEnum):
+    STARTING = "starting"
+    REHEARSE = "rehearse"
+    QUORUM = "quorum"
+    HEAL = "heal"
+    DATA = "data"
+    COMPUTE = "compute"
+    REDUCE = "reduce"
+    VOTE = "vote"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT_STALL = "checkpoint_stall"
+    DISCARDED = "discarded"
+    WAITING = "waiting"
+    VALIDATION = "validation"
+    DRAINING = "draining"
+    OTHER = "other"
+
+
+class Phases:
+    """A stopwatch that is always in one phase."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._current = Phase.STARTING
+        self._since = clock()
+        self._attempt: dict[Phase, float] = {}
+
+    @property
+    def current(self) -> Phase:
+        return self._current
+
+    def enter(self, phase: Phase) -> None:
+        """From now on time belongs to ``phase``."""
+        now = self._clock()
+        self._attempt[self._current] = self._attempt.get(self._current, 0.0) + now - self._since
+        self._current, self._since = phase, now
+
+    def take(self, *, next_phase: Phase, discarded: bool = False) -> dict[str, float]:
+        """Seconds by phase since the last ``take``; an attempt that was discarded is one phase."""
+        self.enter(next_phase)
+        taken, self._attempt = self._attempt, {}
+        if discarded:
+            return {Phase.DISCARDED.value: sum(taken.values())}
+        return {phase.value: seconds for phase, seconds in taken.items()}

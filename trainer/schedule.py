@@ -1,0 +1,51 @@
+"""What is the learning rate of step s?
+
+A pure function of the committed step and the config, so a heal, a restore or a discarded attempt cannot leave it stale:
+nobody keeps a scheduler's history. Warmup, then stable, then decay (as in torchtitan): the first ``warmup`` updates
+rise linearly, the last ``decay_ratio`` of the steps fall to ``min_lr_factor``; without a decay ratio all steps after
+warmup decay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The schedule of a run."""
+
+    base: float
+    steps: int
+    warmup: int
+    decay_ratio: float | None
+    decay_type: str
+    """linear, sqrt or cosine"""
+    min_factor: float
+
+    @property
+    def decay_steps(self) -> int:
+        after_warmup = self.steps - self.warmup
+        if self.decay_ratio is None:
+            return max(after_warmup, 0)
+        return min(round(self.steps * self.decay_ratio), max(after_warmup, 0))
+
+    def at(self, step: int) -> float:
+        """Learning rate of the update that leads from ``step`` to ``step + 1``."""
+        return self.base * self._factor(step)
+
+    def _factor(self, step: int) -> float:
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        start = self.steps - self.decay_steps
+        if step < start or self.decay_steps == 0:
+            return 1.0
+        progress = min(1.0, (step - start + 1) / (self.decay_steps + 1))
+        if self.decay_type == "linear":
+            shape = 1.0 - progress
+        elif self.decay_type == "sqrt":
+            shape = 1.0 - math.sqrt(progress)
+        else:
+            shape = 0.5 * (1.0 + math.cos(math.pi * progress))
+        return self.min_factor + (1.0 - self.min_factor) * shape

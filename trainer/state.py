@@ -1,0 +1,223 @@
+"""Who holds this rank's state, and may it be used?
+
+The one owner of the clocks and of the void mark. State enters here from the seed, from disk or from peers, and leaves
+through the serving window and the checkpoints. From the first byte that replaces it until every rank of the group has
+verified every digest the state is void: it computes nothing, serves nobody and is never up to date.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from checkpointing.digest import state_digest
+from checkpointing.errors import TransferError
+from checkpointing.resume import Found, decide_resume
+from checkpointing.server import StateServer
+from checkpointing.state import Clocks
+from configs.protocol import Grant, Kind
+from configs.run_folder import EventSink
+from configs.words import Exit, ExitRequest, Lineage
+from replica_groups.channel import Beside
+from replica_groups.seat import Seating
+from replica_groups.signals import AttemptOver, Signals
+from trainer.phases import Phase, Phases
+
+Fetch = Callable[..., Any]
+
+
+class Disk(Protocol):
+    """The checkpoints of this run, as one rank sees them."""
+
+    def offered(self) -> tuple[Found, ...]: ...
+
+    def seen(self) -> tuple[Found, ...]: ...
+
+    def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks: ...
+
+    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None: ...
+
+    def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None: ...
+
+    def confirm(self, lineage: Lineage) -> None: ...
+
+    def orphan(self, lineage: Lineage) -> None: ...
+
+    def drain(self) -> None: ...
+
+
+@dataclass(kw_only=True)
+class StateKeeper:
+    """The state of one rank."""
+
+    group: str
+    rank: int
+    clocks: Clocks
+    """Of scratch at first; replaced by every commit, heal and restore."""
+    tensors: dict[str, torch.Tensor]
+    from_seed: Callable[[], None]
+    """Makes the tensors what the seed says they are at step 0."""
+    scratch: Clocks
+    disk: Disk
+    server: StateServer
+    fetch: Fetch
+    digest_group: dist.ProcessGroup
+    beside: Beside
+    signals: Signals
+    phases: Phases
+    failpoint: Callable[..., None]
+    sink: EventSink
+    patience_s: float
+    """How long a healer whose sources are gone waits to be told that the attempt is over."""
+    void: bool = True
+    unconfirmed: Lineage | None = None
+
+    def on_disk(self) -> tuple[Lineage, ...]:
+        """What this group can bring if nobody current is alive. Disk is not looked at while the state is good."""
+        if not self.void or self.rank:
+            return ()
+        return tuple(found.lineage for found in self.disk.offered())
+
+    def settle(self, grant: Grant) -> None:
+        """A quorum confirms my last commit, if it seats me with it, or else orphans it."""
+        mine = self.unconfirmed
+        if mine is None:
+            return
+        self.unconfirmed = None
+        if grant.restore is None and grant.current == mine and not self.void:
+            self.disk.confirm(mine)
+        else:
+            self.disk.orphan(mine)
+            self.sink("orphaned", step=mine.step, lineage=str(mine))
+
+    def take(self, seating: Seating) -> None:
+        """Hold the current state: from the seed or from disk when nobody current is alive, else from peers. Raises
+        AttemptOver; the group then decides together what becomes of the attempt."""
+        grant = seating.grant
+        if self.group in grant.up_to_date:
+            self.restore_if_asked(grant)
+            if grant.healing:
+                self.server.open(
+                    attempt=grant.attempt,
+                    quorum_id=grant.quorum_id,
+                    lineage=grant.current,
+                    tensors=self.tensors,
+                    clocks=self.clocks,
+                )
+        else:
+            self.phases.enter(Phase.HEAL)
+            self._heal(grant)
+        self.phases.enter(Phase.OTHER)
+
+    def taken(self, seating: Seating) -> None:
+        """Every rank of the group holds what it took: the state is good."""
+        if self.clocks.lineage != seating.grant.current:
+            raise ExitRequest(Exit.INCARNATION_OVER, f"holds {self.clocks.lineage}, granted {seating.grant.current}")
+        self.void = False
+
+    def close_window(self) -> None:
+        """Before the vote: whatever a healer still wants, the state may be written from now on."""
+        self.server.close()
+
+    def restore_if_asked(self, grant: Grant) -> None:
+        """Take the state the gateway fixed for all, when nobody current is alive."""
+        if grant.restore is None:
+            return
+        began = time.monotonic()
+        resume, reason = decide_resume(
+            current=grant.current, healing=False, restore=grant.restore, found=self.disk.seen()
+        )
+        self.void = True
+        if resume.path is None:
+            self.from_seed()
+            self.clocks = self.scratch
+        else:
+            self.clocks = self.disk.load(resume.path, self.tensors)
+        self.unconfirmed = None
+        self.sink(
+            "restore",
+            step=resume.lineage.step,
+            lineage=str(resume.lineage),
+            source=resume.source.value,
+            reason=reason,
+            seconds=time.monotonic() - began,
+        )
+        if grant.kind is not Kind.TRAIN:
+            self.void = False
+
+    def committed(self, lineage: Lineage) -> None:
+        """The clocks have moved; the commit is provisional."""
+        self.unconfirmed = lineage
+
+    def save(self, *, rank: int, size: int) -> None:
+        """Stage a checkpoint of the last commit, if it is the turn of participant ``rank`` of ``size``."""
+        self.disk.save(self.tensors, self.clocks, rank=rank, size=size)
+
+    def save_last(self) -> None:
+        """Publish the confirmed state before the group leaves. Raises CheckpointError."""
+        self.disk.save_last(self.tensors, self.clocks)
+
+    def digest(self) -> str:
+        """The state's digest. Collective over the group."""
+        return state_digest(self.tensors, self.clocks, group=self.digest_group)
+
+    def _heal(self, grant: Grant) -> None:
+        began = time.monotonic()
+        sources = _in_turn(grant, group=self.group, rank=self.rank)
+        if not sources:
+            raise ExitRequest(Exit.INCARNATION_OVER, f"nobody serves {grant.current}")
+        stopped = False
+
+        def first_byte() -> None:
+            self.void = True
+
+        future: Future[Any] = self.beside.run(
+            self.fetch,
+            [address for _, address in sources],
+            attempt=grant.attempt,
+            quorum_id=grant.quorum_id,
+            lineage=grant.current,
+            tensors=self.tensors,
+            on_first_byte=first_byte,
+            stop=lambda: stopped,
+        )
+        try:
+            received = self.signals.wait(future, over=lambda: self.signals.lost(grant))
+        except AttemptOver:
+            stopped = True
+            future.exception()  # it must have stopped writing before this state is used for anything else
+            raise
+        except TransferError as error:
+            self.signals.pause_until(lambda: self.signals.lost(grant) is not None, self.patience_s)
+            over = self.signals.lost(grant)
+            if over is not None:
+                raise over from error
+            raise ExitRequest(Exit.INCARNATION_OVER, f"void, and no source is left: {error}") from error
+        self.void = True
+        self.clocks = received.clocks
+        self.unconfirmed = None
+        by_address = {address: group for group, address in sources}
+        self.sink(
+            "heal",
+            step=grant.current.step,
+            sources=[by_address[address] for address in received.sources],
+            bytes=received.bytes,
+            seconds=time.monotonic() - began,
+        )
+
+
+def _in_turn(grant: Grant, *, group: str, rank: int) -> list[tuple[str, str]]:
+    """(group, address) of rank ``rank`` of every source; healers start at different ones."""
+    addresses = {m.group: m.transfer[rank] for m in grant.members if rank < len(m.transfer)}
+    sources: Sequence[str] = [g for g in grant.up_to_date if g in addresses]
+    if not sources:
+        return []
+    first = grant.healing.index(group) % len(sources)
+    return [(g, addresses[g]) for g in [*sources[first:], *sources[:first]]]
