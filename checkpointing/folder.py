@@ -31,7 +31,10 @@ class Unfinished:
         self.path = folder / f"{WRITING}{writer}-{lineage.folder}"
         self.lineage = lineage
         _remove(self.path)
-        self.path.mkdir(parents=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            sync_folder(folder.parent)
+        self.path.mkdir()
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # a file system without locks: a successor of this group still cleans up
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

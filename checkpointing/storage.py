@@ -133,7 +133,7 @@ def _seal(
     """Rank 0, last: the manifest, and everything durable: (bytes, failure)."""
     manifest = Manifest(
         clocks=clocks,
-        keys={name: key for _, keys in parts for name, key in sorted(keys.items())},
+        keys={name: key for _, keys in parts for name, key in keys.items()},
         files={name: file for files, _ in parts for name, file in sorted(files.items())},
         written=time.time(),
         writer=writer,

@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal
@@ -96,7 +97,7 @@ class Checkpointer:
         self._sink = sink
         self._failpoint = failpoint
         self._staging = Staging(pinned=async_mode == "async_with_pinned_mem")
-        self._jobs: queue.SimpleQueue[_Turn | Lineage | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Turn | Lineage | Future[None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         """The staging buffers are free."""
         self._idle.set()
@@ -169,6 +170,12 @@ class Checkpointer:
         if failure := job.done.result():
             raise CheckpointError(f"the state of step {clocks.step} could not be saved in {self._folder}: {failure}")
 
+    def wait(self, *, limit_s: float | None = None) -> bool:
+        """Wait until everything asked for so far is done: False after ``limit_s`` seconds."""
+        mark: Future[None] = Future()
+        self._jobs.put(mark)
+        return bool(futures.wait([mark], limit_s).done)
+
     def close(self, *, wait_s: float = 0.0) -> bool:
         """Take no more turns and wait up to ``wait_s`` for what is running. True if nothing was left undone."""
         self._jobs.put(None)
@@ -192,6 +199,9 @@ class Checkpointer:
         while (job := self._jobs.get()) is not None:
             if isinstance(job, Lineage):
                 self._settle()
+                continue
+            if isinstance(job, Future):
+                job.set_result(None)
                 continue
             try:
                 failure = self._broken or self._take(job)

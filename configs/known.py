@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MODELS: dict[str, tuple[str, ...]] = {"llama3": ("debug", "bench", "1B", "8B", "70B", "405B")}
+MODELS: dict[str, tuple[str, ...]] = {"llama3": ("tiny", "debug", "bench", "1B", "8B", "70B", "405B")}
 """Model -> flavors."""
 LATER_MODELS = ("llama3_ft", "llama4", "qwen3", "deepseek_v3", "gpt_oss", "flux")
 LATER_FLAVORS: dict[str, tuple[str, ...]] = {

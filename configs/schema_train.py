@@ -96,12 +96,12 @@ class Training(Section):
     dataset: str = "python_stdlib"
     dataset_path: str | None = None
     """Required by ``text`` and ``jsonl``; looked at when used."""
-    vocab_size: Annotated[int, Field(ge=257, le=1 << 20)] = 2048
+    vocab_size: Annotated[int, Field(ge=258, le=1 << 20)] = 2048
     """Size of the tokenizer trained on the data when ``model.hf_assets_path`` gives none."""
     cross_document_labels: bool = False
     """Let the last token of a document predict the first of the next one."""
     shuffle: bool = True
-    workers: Natural = 1
+    workers: Natural = 0
     """Processes a rank that read ahead; 0 reads in the rank itself."""
     dataloader: DataLoader = DataLoader()
     epochs: Count | None = None

@@ -66,9 +66,9 @@ async def _serve(settings: Settings, *, address_file: Path | None) -> None:
     lighthouse = Lighthouse(settings)
     try:
         await lighthouse.start()
-        print(lighthouse.url, flush=True)
         if address_file is not None:
             write_atomically(address_file, f"{lighthouse.url}\n{lighthouse.http_url or ''}\n")
+        print(lighthouse.url, flush=True)
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):

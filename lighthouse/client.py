@@ -53,6 +53,7 @@ class Control:
         self._stub: rpc.ControlStub | None = None
         self._asking: grpc.Future | None = None
         self._taken_back = False
+        self._reports: set[grpc.Future] = set()
         self._epoch = 0
 
     @property
@@ -146,7 +147,9 @@ class Control:
         )
         if ended is None:
             with self._lock:
-                self._connected().Report.future(request, metadata=self._metadata, timeout=CALL_LIMIT_S)
+                future = self._connected().Report.future(request, metadata=self._metadata, timeout=CALL_LIMIT_S)
+                self._reports.add(future)  # gRPC cancels a call that nobody refers to
+            future.add_done_callback(self._reports.discard)
             return
         request.ended.CopyFrom(messages.lineage_to(ended))
         self._checked("Report", request)

@@ -22,7 +22,7 @@ from lighthouse.metrics import Metrics
 from lighthouse.protos import torchft_pb2
 from lighthouse.quorums import Quorums
 from lighthouse.state import Journal, Participant, Stored
-from lighthouse.waiting import Buried, Denial, Ended, Refused
+from lighthouse.waiting import Buried, Denial, Ended, Refused, Stopping
 
 _GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -65,7 +65,7 @@ class Gateway:
         self._clock = clock
         self._departures = Departures(self._tell_departure, wall)
         self._news = asyncio.Event()
-        self._stopping = False
+        self.stopping = False
 
     @property
     def state(self) -> Stored:
@@ -86,9 +86,11 @@ class Gateway:
         await self.quorums.run()
 
     async def stop(self) -> None:
-        """From here on closing streams are the gateway's doing, not deaths."""
-        self._stopping = True
+        """From here on closing streams are the gateway's doing, not deaths. Everybody who waits is let go."""
+        self.stopping = True
         self._departures.flush()
+        self.quorums.waiting.deny_all(Stopping())
+        self._publish()
         await self.quorums.stop()
 
     # ---- joining and leaving ---------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ class Gateway:
                 return Refused(f"{newest} is buried: {self._departures[newest].reason}")
             return Seated(incarnation=newest.incarnation, epoch=state.epoch, ended=state.ended)
         who = Participant(group, newest.incarnation + 1)
-        if newest.incarnation:
+        if newest.incarnation and not state.buried(newest):
             self._bury(newest, DepartureCause.EXITED, f"superseded by {who}")
         reopened = state.terms is not None and terms.steps > state.terms.steps
         self._journal.commit(
@@ -143,9 +145,11 @@ class Gateway:
 
     def end(self, who: Participant, lineage: Lineage) -> Denial | None:
         """Record the end of the run: its last state is published (rule *end_recorded*). Told twice is told once."""
+        if self.state.ended == lineage:
+            return None
         denial = self.denial(who)
         if denial is not None:
-            return None if denial == Ended(lineage) else denial
+            return denial
         if lineage != self.state.granted or who not in self.state.known:
             return Refused(f"{who} may not end the run at {lineage}: the quorum granted {self.state.granted}")
         self._journal.commit(dataclasses.replace(self.state, ended=lineage, known=()))
@@ -186,7 +190,7 @@ class Gateway:
         """A Watch stream has closed. The last one is the death notice."""
         life = self.lives[who]
         life.streams -= 1
-        if life.streams or self._stopping:
+        if life.streams or self.stopping:
             return
         if self.state.ended is not None or who in self.quorums.released:
             self._bury(who, DepartureCause.LEFT, "its stream closed")
@@ -226,9 +230,11 @@ class Gateway:
         """Why ``who`` has no business here, if so."""
         if not 1 <= who.incarnation <= self.state.incarnations.get(who.group, 0):
             return Refused(f"{who} was not admitted here: join first")
+        if self.state.ended is not None:
+            return Ended(self.state.ended)
         if self.state.buried(who):
             return Buried(self._departures[who].reason or self._departures[who].cause.value)
-        return None if self.state.ended is None else Ended(self.state.ended)
+        return None
 
     # ---- private -----------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second lighthouse on the same port must fail, not share it
     ("grpc.max_receive_message_length", -1),
 ]
+_LAST_WORDS_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ class Lighthouse:
         """Close everything. Nobody is buried by it: the groups come back to the next lighthouse."""
         if self._server is not None:
             await self.gateway.stop()
-            await self._server.stop(grace=None)
+            await self._server.stop(grace=_LAST_WORDS_S)
         if self._pages is not None:
             self._pages.close()
         self._journal.close()

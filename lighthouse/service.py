@@ -24,8 +24,9 @@ from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2, torchft_pb2_grpc
 from lighthouse.state import Participant
 from lighthouse.status import status
-from lighthouse.waiting import Buried, Denial, Ended, Refused
+from lighthouse.waiting import Buried, Denial, Ended, Refused, Stopping
 
+STOPPING = "the lighthouse is stopping"
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpcio ships no types
 
 
@@ -57,6 +58,9 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
                 return pb.AskReply(buried=pb.Refusal(reason=reason))
             case Ended(lineage=lineage):
                 return pb.AskReply(ended=messages.lineage_to(lineage))
+            case Stopping():
+                await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
+                raise AssertionError("abort raises")
         return pb.AskReply(grant=messages.grant_to(answer))
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> None:  # noqa: N802
@@ -68,7 +72,7 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
         gateway.open_stream(who)
         try:
             told = None
-            while told is None or (told.buried is None and told.ended is None):
+            while not gateway.stopping and (told is None or (told.buried is None and told.ended is None)):
                 news, notice = gateway.news(), gateway.notice(who)
                 if notice != told:
                     await context.write(messages.notice_to(notice))
@@ -123,8 +127,8 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
         answer = await self._gateway.seat(who, request.requester)
         if isinstance(answer, torchft_pb2.Quorum):
             return torchft_pb2.LighthouseQuorumResponse(quorum=answer)
-        text = f"the run ended at {answer.lineage}" if isinstance(answer, Ended) else answer.reason
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        code = grpc.StatusCode.UNAVAILABLE if isinstance(answer, Stopping) else grpc.StatusCode.FAILED_PRECONDITION
+        await context.abort(code, _text(answer))
         raise AssertionError("abort raises")
 
     async def Heartbeat(  # noqa: N802
@@ -166,9 +170,13 @@ def _participant(replica_id: str) -> Participant:
 
 
 def _reply(denial: Denial | None) -> pb.Reply:
+    return pb.Reply() if denial is None else pb.Reply(refused=pb.Refusal(reason=_text(denial)))
+
+
+def _text(denial: Denial) -> str:
     match denial:
-        case None:
-            return pb.Reply()
         case Ended(lineage=lineage):
-            return pb.Reply(refused=pb.Refusal(reason=f"the run ended at {lineage}"))
-    return pb.Reply(refused=pb.Refusal(reason=denial.reason))
+            return f"the run ended at {lineage}"
+        case Stopping():
+            return STOPPING
+    return denial.reason

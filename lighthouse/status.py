@@ -45,6 +45,7 @@ def _group(gateway: Gateway, who: Participant) -> dict[str, Any]:
         "alive": who in gateway.living,
         "buried": gateway.state.buried(who),
         "asks": who in gateway.quorums.waiting.asking,
+        "complete": any(who == request.who for request in gateway.quorums.waiting.complete(gateway.living)),
         "phase": life.phase,
         "attempt": life.attempt,
         "step": life.step,

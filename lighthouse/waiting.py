@@ -39,7 +39,12 @@ class Ended:
     lineage: Lineage
 
 
-Denial = Refused | Buried | Ended
+@dataclasses.dataclass(frozen=True)
+class Stopping:
+    """The lighthouse goes; the next one will answer."""
+
+
+Denial = Refused | Buried | Ended | Stopping
 _T = TypeVar("_T")
 
 

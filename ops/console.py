@@ -46,7 +46,7 @@ class Console:
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
         )
-        with Progress(*columns, console=self._rich, transient=True) as self._bar:
+        with Progress(*columns, console=self._rich, transient=True, refresh_per_second=4) as self._bar:
             self._task = self._bar.add_task("starting", total=total)
             try:
                 yield

@@ -59,14 +59,13 @@ def read_ledger(logs: Logs) -> Ledger:
             continue
         violations.extend(f"{lineage}: {why}" for why in _disagreements(said))
         ids = _ids(said[0])
-        expected = range(next_id, next_id + len(ids))
-        if sorted(ids) != list(expected):
+        if sorted(ids) != list(range(next_id, next_id + len(ids))):
             in_order = False
             violations.append(f"{lineage}: computed microbatches {_ranges(ids)}, expected from {next_id} on")
         used.update(ids)
         samples += int(said[0].get("samples", 0))
         size = len(ids) or size
-        next_id = max(expected.stop, max(ids, default=-1) + 1)
+        next_id = max(next_id, max(ids, default=-1) + 1)
     orphaned, provisional = _unconfirmed(logs, chain=chain, records=records)
     if not chain.lineages:
         violations.append("no step was ever confirmed")

@@ -89,13 +89,13 @@ def _note(writer: str, event: Event) -> str | None:
             took = float(event.get("seconds") or 0)
             return f"{group} healed from {sources}: {_size(event.get('bytes'))} in {took:.2f} s"
         case "restore":
-            return f"{group} restored step {event.get('step')} from disk"
+            return f"{group} restored step {event.get('step')} from {event.get('source', 'disk')}"
         case "departure":
             return f"{group} {event.get('cause')}"
         case "rollback":
             return f"rolled back to step {event.get('step')}"
         case "fault":
-            return f"fault: {group} {event.get('action')} at {event.get('failpoint')}"
+            return f"fault: {event.get('action')} {group} at {event.get('failpoint')}"
         case "divergence":
             return f"divergence of {event.get('groups')}"
         case "checkpoint" if event.get("status") == "failed":

@@ -33,6 +33,23 @@ def test_labels_never_cross_documents(store):
     assert crossings >= 10
 
 
+class StoreInMemory:
+    """Documents of 8 tokens each: every boundary lies at the edge of a sequence of 4, 8 or 16."""
+
+    tokens = np.arange(65, dtype=np.uint16)
+    documents = np.arange(0, 66, 8)
+
+    def __len__(self):
+        return len(self.tokens)
+
+
+@pytest.mark.parametrize("seq_len", [1, 4, 8, 16])
+def test_labels_at_the_edges_of_sequences(seq_len):
+    sequences = Sequences(StoreInMemory(), seq_len=seq_len)
+    labels = np.concatenate([sequences.read(number)[1] for number in range(len(sequences))])
+    assert labels.tolist() == [IGNORED if label % 8 == 0 else label for label in range(1, 65)]
+
+
 def test_labels_cross_documents_when_asked(store):
     sequences = Sequences(store, seq_len=16, cross_document_labels=True)
     labels = np.concatenate([sequences.read(number)[1] for number in range(len(sequences))])

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import shutil
 import signal
 import time
 
@@ -244,9 +245,14 @@ def encoders_of(pid):
 
 
 def test_failed_child_is_an_error_not_a_wait(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.data.children.write_block", lambda stream, *_, **__: stream.write(b"{}\n"))
-    with pytest.raises(DataError, match="ended with exit code"):
-        make_store(corpus, tmp_path)
+    """More shards are waiting than the children that fail can take."""
+    shutil.rmtree(make_store(corpus, tmp_path).folder)
+    monkeypatch.setattr(tokenise, "_SMALLEST_SHARD", 500)
+    monkeypatch.setattr(
+        "trainer.data.children.write_block", lambda stream, *_, **__: (stream.write(b"{}\n"), stream.flush())
+    )
+    with pytest.raises(DataError, match=r"that encodes .* ended with exit code"):
+        make_store(corpus, tmp_path, children=2)
 
 
 def test_slice_of_the_standard_library(tmp_path, monkeypatch):

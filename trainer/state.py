@@ -78,6 +78,8 @@ class StateKeeper:
     """How long a healer whose sources are gone waits to be told that the attempt is over."""
     void: bool = True
     unconfirmed: Lineage | None = None
+    _incoming: Clocks | None = None
+    """Clocks of a state that this rank has taken, until all ranks of the group have it."""
 
     def on_disk(self) -> tuple[Lineage, ...]:
         """What this group can bring if nobody current is alive. Disk is not looked at while the state is good."""
@@ -101,6 +103,7 @@ class StateKeeper:
         """Hold the current state: from the seed or from disk when nobody current is alive, else from peers. Raises
         AttemptOver; the group then decides together what becomes of the attempt."""
         grant = seating.grant
+        self._incoming = None
         if self.group in grant.up_to_date:
             self.restore_if_asked(grant)
             if grant.healing:
@@ -118,6 +121,7 @@ class StateKeeper:
 
     def taken(self, seating: Seating) -> None:
         """Every rank of the group holds what it took: the state is good."""
+        self.clocks, self._incoming = self._incoming or self.clocks, None
         if self.clocks.lineage != seating.grant.current:
             raise ExitRequest(Exit.INCARNATION_OVER, f"holds {self.clocks.lineage}, granted {seating.grant.current}")
         self.void = False
@@ -201,7 +205,7 @@ class StateKeeper:
                 raise over from error
             raise ExitRequest(Exit.INCARNATION_OVER, f"void, and no source is left: {error}") from error
         self.void = True
-        self.clocks = received.clocks
+        self._incoming = received.clocks
         self.unconfirmed = None
         by_address = {address: group for group, address in sources}
         self.sink(

@@ -99,9 +99,15 @@ class Transaction:
         channel: Channel | None = None
         try:
             channel = p.seat.connect(seating)
-            self._state.take(seating)
         except AttemptOver as reason:
             over = reason
+        if seating.grant.restore is not None:
+            p.seat.together(over)  # all ranks read the disk together, or none does
+        if over is None:
+            try:
+                self._state.take(seating)
+            except AttemptOver as reason:
+                over = reason
         p.seat.together(over)
         assert channel is not None
         self._state.taken(seating)

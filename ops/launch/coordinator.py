@@ -107,12 +107,18 @@ class Coordinator:
         try:
             while not address.exists():
                 if wait([ended], LOOK_S) or time.monotonic() > deadline:
-                    said = log.read_bytes()[mark:].decode(errors="replace").strip()
                     process.kill()
-                    raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse did not start: {said or 'it said nothing'}")
+                    raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse did not start: {_said(log, mark)}")
         finally:
             os.close(ended)
         self.gateway, self.page = _parse_address(address.read_text())
+
+
+def _said(log: Path, mark: int) -> str:
+    """What the lighthouse wrote since ``mark``: its own last word where it had one."""
+    lines = log.read_bytes()[mark:].decode(errors="replace").strip().splitlines()
+    own = [line.removeprefix("lighthouse: ") for line in lines if line.startswith("lighthouse: ")]
+    return "\n".join(own[-1:] or lines[-10:]) or "it said nothing"
 
 
 def _parse_address(text: str) -> tuple[str, str]:

@@ -52,6 +52,8 @@ class GroupEnd:
     code: int
     reason: str
     ends_run: bool = False
+    lead_code: int | None = None
+    """Rank 0's own exit code, where it ran here and ended by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,7 @@ class _Death:
     code: int
     rank: int
     t: float
+    lead_code: int | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,13 @@ class GroupSupervisor:
             self._tell_end(life, death, reason)
             if decision.next is not Next.RESTART:
                 ends_run = decision.next is Next.RUN_OVER
-                return GroupEnd(group=self.group, code=decision.code, reason=reason, ends_run=ends_run)
+                return GroupEnd(
+                    group=self.group,
+                    code=decision.code,
+                    reason=reason,
+                    ends_run=ends_run,
+                    lead_code=death.lead_code,
+                )
             if not self._run_done:
                 self._pause(decision.delay_s)
             self._open = _Restart(
@@ -206,7 +215,8 @@ class GroupSupervisor:
         life.signal_all(signal.SIGKILL)
         _reap(running)
         code, rank = group_code(codes) if codes else (-signal.SIGKILL, min(life.ranks))
-        return _Death(code=code, rank=rank, t=died_t)
+        lead = codes.get(0, -1)
+        return _Death(code=code, rank=rank, t=died_t, lead_code=lead if lead >= 0 else None)
 
     def _first_death(self, life: Life, codes: dict[int, int]) -> float:
         """Tell the lighthouse, and say how long the fellows may take to end by themselves."""

@@ -83,7 +83,8 @@ def run_group(
             lock.release()
     except ExitRequest as error:
         return failed(error.code, error.reason, run=folder.root)
-    code = Exit.INTERRUPTED if requests.interrupts else end.code
+    own = end.code if end.lead_code is None else end.lead_code
+    code = Exit.INTERRUPTED if requests.interrupts else own
     data = {"group": end.group, "reason": end.reason}
     return Result(code=int(code), text=f"{end.group}: {end.reason}", data=data)
 

@@ -61,9 +61,8 @@ def restart_decision(history: Sequence[Ending], policy: Policy, *, draining: boo
     if code in ENDS_RUN:
         return Decision(next=Next.RUN_OVER, code=code), f"{describe_code(code)}: starting again would not help"
     if draining:
-        return Decision(
-            next=Next.GROUP_DONE, code=Exit.DRAINED
-        ), f"{describe_code(code)} while the run is being stopped"
+        why = "drained" if code == Exit.DRAINED else f"{describe_code(code)} while the run is being stopped"
+        return Decision(next=Next.GROUP_DONE, code=Exit.DRAINED), why
     if code == Exit.DRAINED:
         return Decision(next=Next.RESTART, code=code), "drained, and nobody asked this launcher to stop"
     if code == Exit.QUORUM_LOST:
@@ -100,8 +99,10 @@ def group_code(codes: Mapping[int, int]) -> tuple[int, int]:
     """(code, rank) that speaks for a group whose ranks ended with ``codes`` ({rank: code}, at least one).
 
     A rank that sees a fellow gone ends with 7, so the others' codes say more: first what ends the run, then a signal,
-    then any other failure, then 7; orderly ends speak only where nothing failed.
+    then any other failure. Rank 0's orderly end speaks where the others only saw it go.
     """
+    if codes.get(0) in ORDERLY and all(code in (*ORDERLY, Exit.INCARNATION_OVER) for code in codes.values()):
+        return codes[0], 0
     rank = min(codes, key=lambda r: (_telling(codes[r]), r))
     return codes[rank], rank
 

@@ -231,7 +231,7 @@ class LocalRun:
         if supervisor is None:
             return False
         return supervisor.kill(
-            announce=lambda: self._sink("fault", group=group, failpoint="group", action="kill", step=step)
+            announce=lambda: self._sink("fault", group=group, failpoint="every rank", action="kill", step=step)
         )
 
 

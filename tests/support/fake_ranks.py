@@ -34,12 +34,14 @@ def fake_rank(script: Script, spec: RankSpec) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN if script.hold else lambda *_: os._exit(75))
     folder = RunFolder(script.root)
     life = len(lives(folder, spec.group))
-    pid_file(script.root, spec.group, spec.rank).write_text(str(os.getpid()))
+    own = pid_file(script.root, spec.group, spec.rank)
+    own.with_suffix(f".{os.getpid()}").write_text(str(os.getpid()))
+    own.with_suffix(f".{os.getpid()}").replace(own)
     if spec.rank == 0:
         _lead(script, spec, folder, life)
     code = script.codes.get(life, {}).get(spec.rank)
     if code is None:
-        threading.Event().wait()
+        _stay(script, spec, life)
     else:
         _wait_for_start(folder, spec.group, life)
         print(f"rank {spec.rank} ends with {code}")
@@ -54,8 +56,9 @@ def _lead(script: Script, spec: RankSpec, folder: RunFolder, life: int) -> None:
     assert spec.listener is not None
     assert spec.listener.getsockname()[1] == spec.store_port
     fellows = [pid_file(script.root, spec.group, rank) for rank in range(spec.world)]
-    while not all(path.exists() and path.read_text() for path in fellows):
-        time.sleep(0.005)
+    before = {pid for start in lives(folder, spec.group) for pid in start["pids"]}
+    while not all(path.exists() and int(path.read_text()) not in before for path in fellows):
+        time.sleep(0.005)  # a file of the life before names the dead
     log = EventLog(folder.event_log(spec.group), group=spec.group, incarnation=life + 1)
     shares = {spec.group: [life]} if script.commits else {}
     log("start", pids=[int(p.read_text()) for p in fellows], host=os.uname().nodename, ranks=spec.world,
@@ -63,6 +66,18 @@ def _lead(script: Script, spec: RankSpec, folder: RunFolder, life: int) -> None:
     if script.commits:
         log("commit", step=life + 1, lineage=f"{life + 1}:1.{life + 1}", shares=shares, participants=[spec.group],
             outcome="updated", samples=1, tokens=8, loss=1.0)  # fmt: skip
+
+
+def _stay(script: Script, spec: RankSpec, life: int) -> None:
+    """Until told to drain; rank 0's fellows end with 7 once it is gone, as ranks do that lose their lifeline."""
+    if spec.rank == 0 or script.hold:
+        threading.Event().wait()
+    lead = pid_file(script.root, spec.group, 0)
+    while len(lives(RunFolder(script.root), spec.group)) <= life:
+        time.sleep(0.005)
+    while Path(f"/proc/{lead.read_text() or 'self'}").exists():
+        time.sleep(0.005)
+    os._exit(7)
 
 
 def _wait_for_start(folder: RunFolder, group: str, life: int) -> None:

@@ -146,6 +146,8 @@ def _encode_missing(
     resumed = total = 0
     with _Encoders(tokenizer, dtype=dtype, children=children or _cores(), done=done) as encoders:
         for work in _works(source, shards=shards):
+            if encoders.failed:
+                break
             total += 1
             if read_shard(work.path, input_digest=work.input_digest, dtype=dtype) is not None:
                 resumed += 1
@@ -218,10 +220,14 @@ class _Encoders:
         self._pool = concurrent.futures.ThreadPoolExecutor(children, thread_name_prefix="encoder")
         self._threads = [self._pool.submit(self._serve) for _ in range(children)]
 
+    @property
+    def failed(self) -> bool:
+        """Whether a child has failed; its error is raised on leaving."""
+        return self._failed.is_set()
+
     def put(self, work: _Work) -> None:
-        """Hand over one shard; waits while every child is busy. A failed child's error is raised on leaving."""
-        if not self._failed.is_set():
-            self._queue.put(work)
+        """Hand over one shard; waits while every child is busy."""
+        self._queue.put(work)
 
     def __enter__(self) -> _Encoders:
         return self

@@ -1,7 +1,7 @@
 """Which shapes of Llama 3 are there, how many parameters have they, and what does a token cost?
 
 Shapes of 8B, 70B and 405B (3.1) and 1B (3.2) are those that Meta published ("The Llama 3 Herd of Models",
-arXiv:2407.21783, table 3, and the params.json beside the weights). ``debug`` and ``bench`` are ours. Pure arithmetic.
+arXiv:2407.21783, table 3, and the params.json beside the weights). ``tiny``, ``debug`` and ``bench`` are ours. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Llama3Args:
 
 FLAVORS: Mapping[str, Llama3Args] = MappingProxyType(
     {
+        "tiny": Llama3Args(dim=32, layers=2, heads=4, kv_heads=2, ffn_dim=64, vocab_size=2048),
         "debug": Llama3Args(dim=128, layers=4, heads=4, kv_heads=2, ffn_dim=384, vocab_size=2048),
         "bench": Llama3Args(dim=256, layers=4, heads=4, kv_heads=4, ffn_dim=768, vocab_size=2048),
         "1B": Llama3Args(

@@ -1,0 +1,371 @@
+"""The gateway with real gRPC and torchft's real manager servers and clients: quorums, deaths, restarts, the end."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from configs.protocol import Buried, Ended, Kind, Refused, Unreachable
+from configs.words import RUNNING_BITS, SCRATCH, DepartureCause, Lineage
+from lighthouse.client import Cancelled, Control
+from tests.support.lighthouse import ROOT, InThread, Toy, ask_all, committed, finish, terms, wait_asked, wait_until
+
+
+class Stage:
+    """A lighthouse and its toys, all gone at the end of a test."""
+
+    def __init__(self, folder):
+        self.folder, self.toys, self.processes = folder, [], []
+        self.lighthouse = InThread(folder)
+
+    def toy(self, name, **more):
+        self.toys.append(Toy(self.lighthouse.url, name, **more))
+        return self.toys[-1]
+
+    def toy_process(self, name, life):
+        command = [sys.executable, "-m", "tests.support.lighthouse", self.lighthouse.url, name, life]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        process.stdout.readline()
+        return process
+
+    def restart(self):
+        """The lighthouse dies and a new one takes its place and its address."""
+        bind = self.lighthouse.url.removeprefix("http://")
+        self.lighthouse.stop()
+        self.lighthouse = InThread(self.folder, bind=bind)
+
+    def events(self, *names):
+        return self.lighthouse.events(*names)
+
+    def close(self):
+        for toy in self.toys:
+            toy.close()
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+        self.lighthouse.stop()
+
+
+@pytest.fixture
+def stage(tmp_path):
+    stage = Stage(tmp_path)
+    yield stage
+    stage.close()
+
+
+def started(stage, **changes):
+    """Two toys and their first grant, both up to date from the seed."""
+    g0, g1 = stage.toy("g0", **changes), stage.toy("g1", **changes)
+    first, other = ask_all((g0, SCRATCH, True), (g1, SCRATCH, True))
+    assert first == other
+    return g0, g1, first
+
+
+def test_both_are_seated_and_commits_are_confirmed_by_the_next_quorum(stage):
+    g0, g1, first = started(stage)
+    assert first.names == ("g0", "g1")
+    assert first.up_to_date == ("g0", "g1")
+    assert first.restore == SCRATCH
+    assert first.quorum_id == first.attempt
+    second, _ = ask_all((g0, committed(first), False), (g1, committed(first), False))
+    assert second.attempt == first.attempt + 1
+    assert second.quorum_id == first.quorum_id
+    assert second.current == committed(first)
+    assert second.healing == ()
+    (confirmed,) = stage.events("confirmed")
+    assert (confirmed["step"], confirmed["participants"]) == (1, ["g0", "g1"])
+    assert Lineage.parse(confirmed["lineage"]) == committed(first)
+    ask_all((g0, committed(first), False), (g1, committed(first), False))  # a discarded attempt
+    assert len(stage.events("confirmed")) == 1
+    assert [event["step"] for event in stage.events("quorum")] == [0, 1, 1]
+
+
+def test_a_fresh_quorum_id_when_a_member_asks_for_one(stage):
+    g0, g1, first = started(stage)
+    again, _ = ask_all((g0, SCRATCH, False), (g1, SCRATCH, False, {"fresh": True}))
+    assert again.quorum_id == again.attempt > first.attempt
+
+
+def test_a_killed_group_is_told_of_at_once_and_its_successor_heals(stage):
+    process = stage.toy_process("g1", "life-1")
+    g0 = stage.toy("g0")
+    first = g0.ask(void=True)
+    assert first.names == ("g0", "g1")
+    process.send_signal(signal.SIGKILL)
+    notice = g0.wait_notice(lambda notice: notice.dead)
+    assert [(dead.group, dead.incarnation) for dead in notice.dead] == [("g1", 1)]
+    alone = g0.ask(committed(first))
+    assert alone.names == ("g0",)
+    assert alone.quorum_id > first.quorum_id
+    g1 = stage.toy("g1")
+    assert g1.incarnation == 2
+    joint, _ = ask_all((g0, committed(alone), False), (g1, SCRATCH, True))
+    assert joint.up_to_date == ("g0",)
+    assert joint.healing == ("g1",)
+    assert [event["participants"] for event in stage.events("confirmed")] == [["g0", "g1"], ["g0"]]
+    (departure,) = wait_until(lambda: stage.events("departure"))
+    assert (departure["group"], departure["incarnation"], departure["cause"]) == ("g1", 1, "exited")
+
+
+def test_the_launchers_word_is_enough_and_gives_the_cause(stage):
+    g0, g1, _ = started(stage)
+    launcher = Control(stage.lighthouse.url)
+    assert stage.toy("g1", life="second").incarnation == 2  # a new life buries the one before
+    g0.wait_notice(lambda notice: [dead.incarnation for dead in notice.dead] == [1])
+    launcher.leave("g1", None, life="second", cause=DepartureCause.KILLED, reason="signal 9")
+    launcher.leave("g1", None, life="second", cause=DepartureCause.KILLED, reason="signal 9")
+    launcher.leave("g1", None, life="never seen", cause=DepartureCause.KILLED)
+    g1.wait_notice(lambda notice: notice.buried)
+    departures = [(event["incarnation"], event["cause"]) for event in stage.events("departure")]
+    assert departures == [(1, "exited"), (2, "killed")]
+    with pytest.raises(Refused, match="buried: signal 9"):
+        launcher.join(terms(), group="g1", life="second")
+    launcher.close()
+
+
+def test_the_cause_of_a_closed_stream_waits_for_a_better_word(stage):
+    g0, g1, _ = started(stage)
+    g1.watch.close()
+    g0.wait_notice(lambda notice: notice.dead)
+    g0.control.leave("g1", 1, cause=DepartureCause.KILLED, reason="signal 9")
+    (departure,) = stage.events("departure")
+    assert departure["cause"] == "killed"
+
+
+def test_joining_again_with_the_same_life_is_the_same_incarnation(stage):
+    g0 = stage.toy("g0", life="one")
+    assert g0.control.join(terms(), group="g0", life="one") == g0.seated
+    assert not g0.control.status()["groups"][0]["buried"]
+
+
+def test_the_buried_are_refused_at_once_with_the_reason(stage):
+    g0, g1, first = started(stage)
+    g0.control.kill("g1", reason="to see")
+    assert g1.wait_notice(lambda notice: notice.buried).buried == "to see"
+    with pytest.raises(Buried, match="to see"):
+        g1.begin(committed(first))[0].result(10)
+    waiting = g0.begin(committed(first))
+    assert finish(waiting).names == ("g0",)
+    with pytest.raises(Refused, match="no incarnation of g1"):
+        g0.control.kill("g1")
+
+
+def test_a_death_while_waiting_takes_the_request_back(stage):
+    g0, g1, first = started(stage)
+    asked = g1.begin(committed(first))
+    wait_asked(g1)
+    g1.watch.close()
+    assert g0.ask(committed(first)).names == ("g0",)
+    with pytest.raises(Buried, match="stream closed"):
+        asked[0].result(10)
+
+
+def test_a_member_that_moved_on_ends_the_attempt_for_its_fellows(stage):
+    g0, g1, first = started(stage)
+    asked = g0.begin(SCRATCH)  # a collective failed: it asks without the attempt's commit
+    notice = g1.wait_notice(lambda notice: notice.over)
+    assert notice.over == (first.attempt,)
+    assert notice.dead == ()
+    g1.ask(SCRATCH)
+    finish(asked)
+
+
+def test_a_member_with_the_attempts_commit_does_not(stage):
+    g0, g1, first = started(stage)
+    asked = g0.begin(committed(first))
+    wait_asked(g0)
+    g1.wait_notice(lambda notice: notice.over == ())
+    g1.ask(committed(first))
+    finish(asked)
+
+
+def test_a_request_can_be_taken_back(stage):
+    g0 = stage.toy("g0")
+    grant, _ = g0.begin(void=True)
+    wait_asked(g0)
+    g0.control.cancel_ask()
+    with pytest.raises(Cancelled):
+        grant.result(10)
+    wait_until(lambda: not g0.control.status()["groups"][0]["asks"])
+
+
+def test_without_a_stream_a_request_does_not_count_and_the_status_says_so(stage):
+    g0 = stage.toy("g0", watch=False, groups=1)
+    asked = g0.begin(void=True)
+    wait_until(lambda: "g0:1 holds no Watch stream" in g0.control.status()["waits_for"])
+    g0.watch = g0.control.watch("g0", 1, lambda notice: None, g0.breaks.append)
+    assert finish(asked).names == ("g0",)
+
+
+def test_a_restarted_lighthouse_goes_on_where_it_was(stage):
+    g0, g1, first = started(stage)
+    lost = g0.begin(committed(first))
+    wait_asked(g0)
+    stage.restart()
+    with pytest.raises(Unreachable):
+        lost[0].result(10)
+    wait_until(lambda: g0.breaks and g1.breaks)
+    second, _ = ask_all((g0, committed(first), False), (g1, committed(first), False))
+    assert second.current == committed(first)
+    assert second.attempt >> RUNNING_BITS > first.attempt >> RUNNING_BITS
+    assert second.quorum_id == second.attempt
+    assert [event["step"] for event in stage.events("confirmed")] == [1]
+    assert stage.events("departure") == []
+    g2 = Control(stage.lighthouse.url)
+    assert g2.join(terms(), group="g1").incarnation == 2
+    g2.close()
+
+
+def test_a_death_while_the_lighthouse_is_away_is_known_when_the_successor_joins(stage):
+    g0, g1, first = started(stage)
+    stage.lighthouse.stop()
+    g1.close()
+    stage.toys.remove(g1)
+    stage.lighthouse = InThread(stage.folder, bind=stage.lighthouse.url.removeprefix("http://"))
+    wait_until(lambda: g0.breaks)
+    asked = None
+    while asked is None:
+        try:
+            g0.control.status()
+            asked = g0.begin(committed(first))
+        except Unreachable:
+            continue
+    g1 = stage.toy("g1")
+    assert finish(asked).names == ("g0",)
+    assert g1.incarnation == 2
+    g0.wait_notice(lambda notice: [dead.incarnation for dead in notice.dead] == [1])
+
+
+def test_a_run_launched_again_on_the_same_state_restores_the_granted_lineage(stage):
+    g0, g1, first = started(stage)
+    second, _ = ask_all((g0, committed(first), False), (g1, committed(first), False))
+    for toy in (g0, g1):
+        toy.close()
+    stage.toys.clear()
+    stage.restart()
+    disk = (committed(first), committed(second))  # the second was never confirmed, yet it is the last quorum's commit
+    g0, g1 = stage.toy("g0"), stage.toy("g1")
+    assert (g0.incarnation, g1.incarnation) == (2, 2)
+    again, _ = ask_all((g0, SCRATCH, True, {"disk": disk[:1]}), (g1, SCRATCH, True))
+    assert again.restore == committed(first)
+    assert again.up_to_date == ("g0",)
+    assert stage.events("rollback") == []
+
+
+def test_a_rollback_is_logged_and_fences_the_dead_branch_for_ever(stage):
+    g0, g1, first = started(stage)
+    lost = committed(first)
+    ask_all((g0, lost, False), (g1, lost, False))
+    for toy in (g0, g1):
+        toy.close()
+    stage.toys.clear()
+    g0, g1 = stage.toy("g0"), stage.toy("g1")
+    back, _ = ask_all((g0, SCRATCH, True), (g1, SCRATCH, True))
+    assert back.restore == SCRATCH
+    (rollback,) = stage.events("rollback")
+    assert (Lineage.parse(rollback["from"]), Lineage.parse(rollback["to"])) == (lost, SCRATCH)
+    stage.restart()
+    wait_until(lambda: g0.breaks and g1.breaks)
+    after, _ = ask_all((g0, lost, False), (g1, SCRATCH, False))
+    assert after.current == SCRATCH
+    assert after.up_to_date == ("g1",)
+
+
+def test_the_end_is_recorded_survives_and_is_reopened_by_more_steps(stage):
+    g0, g1, first = started(stage, steps=1)
+    last = committed(first)
+    closing, _ = ask_all((g0, last, False, {"finished": True}), (g1, last, False, {"finished": True}))
+    assert closing.kind is Kind.CLOSING
+    with pytest.raises(Refused, match="may not end"):
+        g0.control.report("g0", 1, ended=SCRATCH)
+    g0.control.report("g0", 1, ended=last)
+    g0.control.report("g0", 1, ended=last)
+    assert g1.wait_notice(lambda notice: notice.ended).ended == last
+    with pytest.raises(Ended) as ended:
+        g1.begin(last)[0].result(10)
+    assert ended.value.lineage == last
+    wait_until(lambda: len(stage.events("departure")) == 2)
+    assert {event["cause"] for event in stage.events("departure")} == {"left"}
+    assert [event["step"] for event in stage.events("end")] == [1]
+    stage.restart()
+    late = Control(stage.lighthouse.url)
+    assert late.join(terms(steps=1), group="g0").ended == last
+    assert late.join(terms(steps=2), group="g0").ended is None
+    late.close()
+
+
+def test_a_drained_group_leaves_without_a_loss(stage):
+    g0, g1, first = started(stage)
+    state = committed(first)
+    wait = g0.begin(state)
+    released, _ = g1.begin(state, drain=True)
+    assert released.result(10).kind is Kind.RELEASE
+    stays = finish(wait)
+    assert stays.names == ("g0",)
+    g1.control.leave("g1", 1, cause=DepartureCause.LEFT, reason="drained")
+    g1.watch.close()
+    (departure,) = stage.events("departure")
+    assert departure["cause"] == "left"
+    last = g0.ask(committed(stays), drain=True)
+    assert last.kind is Kind.LEAVE
+
+
+def test_too_few_groups_past_the_limit_are_told_so(stage):
+    g0, g1, first = started(stage, min_groups=2, start_wait_s=0.2)
+    g1.close()
+    stage.toys.remove(g1)
+    with pytest.raises(Refused, match="quorum lost: 1 of at least 2 groups"):
+        g0.begin(committed(first))[0].result(10)
+
+
+def test_another_run_and_unadmitted_ids_are_refused(stage):
+    g0, _, _ = started(stage)
+    with pytest.raises(Refused, match="config_digest is 'other'"):
+        g0.control.join(terms(config_digest="other"), group="g2")
+    with pytest.raises(Refused, match="group name"):
+        g0.control.join(terms(), group="g:2")
+    told = []
+    stranger = g0.control.watch("g7", 1, told.append, lambda reason: None)
+    wait_until(lambda: told)
+    assert "not admitted" in told[0].buried
+    stranger.close()
+
+
+def test_an_older_lighthouse_is_not_obeyed(stage):
+    g0 = stage.toy("g0")
+    g0.control._see(g0.control.epoch + 1)
+    with pytest.raises(Unreachable, match="epoch"):
+        g0.control.join(terms(), group="g0")
+
+
+def test_pages_and_the_config_are_served(stage):
+    g0, _, _ = started(stage)
+    g0.control.report("g0", 1, phase="compute", step=3)
+    wait_until(lambda: g0.control.status()["groups"][0]["phase"] == "compute")
+
+    def page(path):
+        with urllib.request.urlopen(stage.lighthouse.http_url + path, timeout=10) as answer:
+            return answer.read().decode()
+
+    assert page("/healthz") == "ok\n"
+    status = json.loads(page("/status.json"))
+    assert status["quorum"]["participants"] == ["g0", "g1"]
+    assert status["groups"][0]["step"] == 3
+    metrics = page("/metrics")
+    for line in (
+        'phalanx_quorum_id{run="test"} 1.0',
+        'phalanx_quorum_participants{run="test"} 2.0',
+        'phalanx_quorum_changes_total{run="test"} 1.0',
+        'phalanx_groups_alive{run="test"} 2.0',
+        'phalanx_quorum_wait_seconds_count{run="test"} 2.0',
+        'phalanx_heartbeat_age_seconds{group="g1",run="test"}',
+    ):
+        assert line in metrics
+    assert "phalanx_group_departures_total{" not in metrics
+    assert g0.control.config() == "[job]"
+    with pytest.raises(urllib.error.HTTPError):
+        page("/replica/g0/kill")
