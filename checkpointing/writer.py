@@ -164,6 +164,8 @@ class Checkpointer:
 
         Collective. Raises CheckpointError (exit 6) on every rank when it cannot be saved.
         """
+        if not self._thread.is_alive():
+            raise CheckpointError(f"the state of step {clocks.step} could not be saved: the writer is closed")
         self._idle.wait()
         job = self._stage(tensors, clocks, final=True)
         self._jobs.put(job)

@@ -225,6 +225,15 @@ def test_the_final_save_publishes_what_waits_and_does_not_save_twice(rig):
     assert rig.sink.statuses() == [(4, "saved"), (5, "saved")]
 
 
+def test_a_closed_writer_leaves_nothing_unfinished_and_refuses_a_final_save(rig):
+    saver = rig.checkpointer()
+    rig.save(saver, 4, confirm=False)
+    assert saver.close(wait_s=30)
+    assert names(rig.folder) == []
+    with pytest.raises(CheckpointError, match="closed"):
+        saver.finish(tensors=tensors(4), clocks=clocks(4))
+
+
 def test_a_state_that_another_group_has_saved_is_not_saved_again(rig):
     rig.save(rig.checkpointer(writer="g1.1"), 4)
     saver = rig.checkpointer()
@@ -297,7 +306,7 @@ def test_everything_is_on_disk_before_the_name_appears_and_the_manifest_comes_la
     gate.set()
     rig.settle(saver)
     dot = f".writing-g0.2-{lineage(1).folder}"
-    assert order == ["__0_0.distcp", ".metadata.tmp", "write manifest.json", "manifest.json", dot, "checkpoints"]
+    assert order == ["run", "__0_0.distcp", ".metadata.tmp", "write manifest.json", "manifest.json", dot, "checkpoints"]
 
 
 def _recording(order, write):

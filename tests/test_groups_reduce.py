@@ -10,8 +10,17 @@ from torch import nn
 
 from replica_groups.reduce import precision
 from tests.support.sums import Participant, Posted, add_up, kinds, loss_of, plain_gradients
+from tests.support.training import one_thread
 
 M = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    with one_thread():
+        yield
+
+
 EXACT = precision(reduction="exact", bits=44, microbatches=M, ranks=1)
 FP32 = precision(reduction="fp32", bits=44, microbatches=M, ranks=1)
 

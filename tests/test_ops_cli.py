@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from configs.load import load
 from ops.__main__ import main
 from ops.cli import find, split_keys
 from ops.commands import COMMANDS
+from ops.console import reserved_stdout
 from ops.launch.group_command import layout_of
 from ops.launch.run import layouts_of
 from ops.result import UsageError
@@ -168,3 +170,15 @@ def test_devices_by_group_and_rank():
     assert layouts_of(config, ["g7"])[0].devices == (0, 1)
     named = load("debug", ["--launch.devices", "7,6,5,4"])
     assert layouts_of(named, ["g1"])[0].devices == (5, 4)
+
+
+def test_a_reserved_stdout_is_out_of_reach_of_everything_else(capfd):
+    with reserved_stdout(True) as result:
+        print("a library")
+        os.write(1, b"C code\n")
+        subprocess.run(["echo", "a child"], check=True)
+        print("{}", file=result)
+    print("afterwards")
+    captured = capfd.readouterr()
+    assert captured.out == "{}\nafterwards\n"
+    assert {"a library", "C code", "a child"} <= set(captured.err.splitlines())

@@ -123,6 +123,19 @@ def test_another_digest_undisturbed_fails_the_launch(tmp_path):
     assert "NOT THE SAME" in result.text
 
 
+def test_a_joined_run_is_not_judged_without_the_lighthouses_log(tmp_path):
+    write(tmp_path, "g1", story()["g1"])
+    result = summarise(tmp_path, code=0, reason="done", since=0)
+    assert (result.code, result.data["ledger"]) == (0, None)
+
+
+def test_a_broken_ledger_fails_the_launch(tmp_path):
+    for writer, events in story().items():
+        write(tmp_path, writer, [e for e in events if e.get("step") != 3 or e["event"] != "commit"])
+    assert summarise(tmp_path, code=0, reason="done", since=0).code == 1
+    assert summarise(tmp_path, code=75, reason="drained", since=0).code == 75
+
+
 def test_report_command(tmp_path, capfd):
     for writer, events in story().items():
         write(tmp_path, writer, events)

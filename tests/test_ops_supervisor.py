@@ -279,3 +279,24 @@ def test_the_lighthouse_is_kept_alive_on_its_address(launcher):
     assert said()[0]["gateway"] == said()[1]["gateway"]
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 130
+
+
+FULL_SERVER = """
+from ops.launch.warm import Warm, wait_for
+from tests.test_ops_supervisor import ends_with_4_unless_warm
+warm = Warm()
+child = warm.start(ends_with_4_unless_warm)
+wait_for([child], None)
+print(child.code(), warm.server_threads())
+"""
+
+
+def ends_with_4_unless_warm() -> None:
+    """Runs in a fork of the real server: what a rank imports is there, and no device was touched."""
+    torch = sys.modules.get("torch")
+    os._exit(0 if torch and "trainer.main" in sys.modules and not torch.cuda.is_initialized() else 4)
+
+
+def test_the_real_warm_server_has_everything_and_one_thread():
+    done = subprocess.run([sys.executable, "-c", FULL_SERVER], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]

@@ -11,7 +11,9 @@ SPACING = 12
 """Steps between kills: about the time a group needs to come back."""
 
 
-STEPWISE = [name for name in NAMES if name not in ("build", "configure", "closing") and name[:4] not in ("heal", "save")]
+STEPWISE = [
+    name for name in NAMES if name not in ("build", "configure", "closing") and name[:4] not in ("heal", "save")
+]
 """Those that every attempt passes; the others fire the first time they are passed."""
 
 

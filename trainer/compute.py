@@ -27,6 +27,7 @@ from trainer.loss import IGNORED, token_loss
 from trainer.phases import Phase, Phases
 
 LOSS_BITS = 44
+_HEADROOM_BITS = 62
 
 
 class Batch(Protocol):
@@ -104,7 +105,7 @@ class Compute:
                 torch.manual_seed(random_seed(self._seed, step, microbatch, self._rank))
                 self._failpoint("forward")
                 self._reducer.expect(last=index == len(share) - 1)
-                self._one(batch, planned_tokens=plan.planned_tokens)
+                self._one(batch, plan)
         self._at_microbatch(None)
         self._reducer.post_rest()
 
@@ -147,15 +148,20 @@ class Compute:
             )
         return Summary(flagged=flags > 0, loss_sum=loss * 2.0**-LOSS_BITS, tokens=tokens)
 
-    def _one(self, batch: Batch, *, planned_tokens: int) -> None:
+    def _one(self, batch: Batch, plan: Plan) -> None:
         tokens = batch.tokens.to(self._device, non_blocking=True)
         labels = batch.labels.to(self._device, non_blocking=True)
-        loss = token_loss(self._model(tokens), labels) / planned_tokens
+        loss = token_loss(self._model(tokens), labels) / plan.planned_tokens
         loss.backward()
         value = loss.detach()
-        good = torch.isfinite(value)
+        good = value.abs() <= loss_limit(microbatches=plan.microbatches, ranks=dist.get_world_size())  # false for NaN
         fixed = torch.round(torch.where(good, value, 0.0).double() * 2.0**LOSS_BITS).to(torch.int64)
         self._sums += torch.stack((fixed, (labels != IGNORED).sum(), (~good).to(torch.int64)))
+
+
+def loss_limit(*, microbatches: int, ranks: int) -> float:
+    """Largest loss of one rank's microbatch that is not flagged: the step's sum must not wrap int64."""
+    return 2.0 ** (_HEADROOM_BITS - LOSS_BITS) / (microbatches * ranks)
 
 
 def random_seed(seed: int, step: int, microbatch: int, rank: int) -> int:

@@ -129,13 +129,14 @@ class Transaction:
         p, state, grant = self._parts, self._state, seating.grant
         p.phases.enter(Phase.OPTIMIZER)
         p.failpoints("optimizer")
-        norm = 0.0
+        norm: float | None = None
         outcome = Outcome.SKIPPED
         lr = p.schedule.at(state.clocks.step)
         if not summary.flagged and summary.tokens:
             p.reducer.deliver(scale=work.planned_tokens / summary.tokens)
-            norm = gradient_norm(p.params, mesh=p.mesh)
-            if math.isfinite(norm):  # the sums are the same bits everywhere, and so is this decision
+            found = gradient_norm(p.params, mesh=p.mesh)
+            if math.isfinite(found):  # the sums are the same bits everywhere, and so is this decision
+                norm = found
                 clip(p.params, norm=norm, max_norm=p.max_norm)
                 update(p.optimizer, lr=lr)
                 outcome = Outcome.UPDATED
