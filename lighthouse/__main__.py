@@ -9,25 +9,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.lifetime import die_with_parent
 from configs.run_folder import write_atomically
 from configs.words import Exit, ExitRequest
 from lighthouse.server import Lighthouse, Settings
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a lighthouse; returns its exit code."""
     options = _parser().parse_args(arguments)
     if options.die_with_parent:
-        _die_with_parent()
+        die_with_parent()
     settings = Settings(
         bind=options.bind,
         http=options.http or None,
@@ -77,14 +75,6 @@ async def _serve(settings: Settings, *, address_file: Path | None) -> None:
             await lighthouse.serve()
     finally:
         await lighthouse.stop()
-
-
-def _die_with_parent() -> None:
-    """Linux sends SIGKILL when the parent thread ends; a parent that is gone already shows as another parent."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(int(Exit.INTERRUPTED))
 
 
 if __name__ == "__main__":

@@ -89,6 +89,8 @@ def _note(writer: str, event: Event) -> str | None:
             took = float(event.get("seconds") or 0)
             return f"{group} healed from {sources}: {_size(event.get('bytes'))} in {took:.2f} s"
         case "restore":
+            if event.get("source") == "scratch":
+                return f"{group} starts from the seed"
             return f"{group} restored step {event.get('step')} from {event.get('source', 'disk')}"
         case "departure":
             return f"{group} {event.get('cause')}"

@@ -57,7 +57,7 @@ class Signals:
             self._condition.notify_all()
 
     def drain(self) -> None:
-        """A request to leave on purpose. Safe in a signal handler's thread only through ``drain_requested``."""
+        """A request to leave on purpose. May be called in a signal handler: the lock is reentrant."""
         with self._condition:
             self._drain = True
             self._condition.notify_all()

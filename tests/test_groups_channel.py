@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,14 +184,10 @@ def wait_until(ready) -> None:
 def _paused_peer(rank: int, world: int) -> dict[str, Any]:
     """Rank 1 is paused inside the reduction; rank 0 leaves it, sums with rank 2, and then rank 1 wakes."""
     channels._REAP_EVERY_S = 0.02
-    box: list[Any] = [None]
-    if rank == 0:
-        store, box = serve_seat_store(host="127.0.0.1", timeout_s=LIMIT_S)[0], [None]
-        box = [f"127.0.0.1:{store.port}"]
-    pids: list[Any] = [None] * world
-    dist.all_gather_object(pids, os.getpid())
-    dist.broadcast_object_list(box, src=0)
-    address = box[0]
+    store = serve_seat_store(host="127.0.0.1", timeout_s=LIMIT_S) if rank == 0 else (None, None)
+    told: list[Any] = [None] * world
+    dist.all_gather_object(told, (os.getpid(), store[1]))
+    pids, address = [pid for pid, _ in told], told[0][1]
     if rank == 1:
         channel = connect(**joining(address, 1, timeout_s=8))
         dist.barrier()
@@ -215,8 +212,7 @@ def _survivor(address: str, pids: list[int]) -> dict[str, Any]:
     dist.barrier()
     lost = torch.tensor([1, 2])
     channel.post(lost)
-    while open(f"/proc/{pids[1]}/stat").read().split()[2] != "T":
-        time.sleep(0.005)
+    wait_until(lambda: Path(f"/proc/{pids[1]}/stat").read_text().split()[2] == "T")
     end: Future[None] = beside.run(channel.finish)
     threading.Timer(0.05, signals.notice, [death("g1")]).start()
     found: dict[str, Any] = {}

@@ -92,7 +92,12 @@ def _kinds(rank: int, world: int) -> dict[str, Any]:
             errors[name] = float((gradient - expected).abs().max())
     held = sum(p.to_local().numel() for p in model.parameters() if p.requires_grad)
     participant.reducer.drop(abandoned=True)
-    return {"errors": errors, "posted": sum(posted), "held": held, "left": any(p.grad is not None for p in model.parameters())}
+    return {
+        "errors": errors,
+        "posted": sum(posted),
+        "held": held,
+        "left": any(p.grad is not None for p in model.parameters()),
+    }
 
 
 def _llama(rank: int, world: int) -> dict[str, float]:
@@ -146,7 +151,10 @@ def found(tmp_path_factory) -> list[dict[str, Any]]:
 def test_gradients_of_a_group_are_true_sums(found):
     """Ranks contribute 1 and 2 to every element: 3, on every module, not 1.5."""
     for rank in found:
-        assert {k: v for k, v in rank["known"].items() if k.startswith("ours")} == {"ours.inner": 3.0, "ours.outer": 3.0}
+        assert {k: v for k, v in rank["known"].items() if k.startswith("ours")} == {
+            "ours.inner": 3.0,
+            "ours.outer": 3.0,
+        }
 
 
 def test_averages_of_the_pinned_torch_are_averages(found):

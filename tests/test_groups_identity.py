@@ -27,7 +27,7 @@ def test_group_and_coordinator_come_from_our_own_two():
 
 
 def test_everything_that_is_missing_is_named_at_once():
-    with pytest.raises(ValueError, match="WORLD_SIZE, MASTER_PORT not set.*phalanx launch"):
+    with pytest.raises(ValueError, match=r"WORLD_SIZE, MASTER_PORT not set.*phalanx launch"):
         place_from_environment({k: v for k, v in TORCHRUN.items() if k not in ("WORLD_SIZE", "MASTER_PORT")})
 
 

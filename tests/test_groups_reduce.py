@@ -132,9 +132,7 @@ def test_bucket_that_is_complete_waits_for_the_one_before_it():
 class Chain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Embedding(11, 6), nn.Linear(6, 6, bias=False), nn.Linear(6, 11, bias=False)
-        )
+        self.layers = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 6, bias=False), nn.Linear(6, 11, bias=False))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.layers(tokens)

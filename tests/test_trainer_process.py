@@ -119,7 +119,7 @@ def test_child_dies_with_its_parent():
             textwrap.dedent(
                 """
                 import subprocess, sys, time
-                child = "import time; from trainer.process import die_with_parent; die_with_parent();" \\
+                child = "import time; from configs.lifetime import die_with_parent; die_with_parent();" \\
                         "print('ready', flush=True); time.sleep(3600)"
                 made = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True)
                 made.stdout.readline()
@@ -145,8 +145,8 @@ def test_child_dies_with_its_parent():
 
 def test_child_of_a_parent_that_is_already_gone_ends_at_once():
     gone = os.getpid() + 1_000_000
-    done = run(f"from trainer.process import die_with_parent; die_with_parent({gone}); print('still here')")
-    assert (done.returncode, done.stdout) == (7, "")
+    done = run(f"from configs.lifetime import die_with_parent; die_with_parent({gone}); print('still here')")
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_output_of_every_kind_goes_to_the_log(tmp_path):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import functools
 import os
-import socket
 from typing import Any
 
 import torch
@@ -22,10 +21,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from checkpointing.fetch import fetch
 from checkpointing.server import StateServer
 from checkpointing.state import Clocks, closed_list, ensure_optimizer_state
-from configs import failpoints as failpoint_syntax
 from configs import shapes
 from configs.digest import digest as config_digest
-from configs.run_folder import EventSink, RunFolder, read_events
+from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
 from configs.words import Lineage
 from replica_groups.identity import Place, serve_seat_store
@@ -33,13 +31,13 @@ from replica_groups.mesh import backend_for, build_mesh, device_of, shard
 from replica_groups.plan import BatchShape
 from replica_groups.reduce import GradientReducer, precision
 from replica_groups.seat import Limits, Seat, serve_manager
+from trainer.announce import announce, event_sink, set_failpoints
 from trainer.compute import Compute
 from trainer.connection import Connection
 from trainer.data.build import Data
 from trainer.data.build import build as build_data
 from trainer.disk import build_disk, cpu_group
 from trainer.failpoints import Failpoints
-from trainer.metrics import GroupMetrics, serve
 from trainer.models.registry import ModelSpec, get
 from trainer.optimizer import build_optimizer
 from trainer.parts import Parts
@@ -55,8 +53,8 @@ def build(
 ) -> tuple[Parts, StateKeeper]:
     """Everything of one rank, rehearsed. Collective over the group."""
     phases = Phases()
-    sink = _sink(config, place, connection, run)
-    failpoints = _failpoints(config, place, connection, run)
+    sink = event_sink(config, place, connection, run)
+    failpoints = set_failpoints(config, place, connection, run)
     failpoints("build")
     device = device_of(local_rank=place.local_rank, devices=config.launch.devices)
     _init_group(place, store, device=device, timeout_s=connection.timeouts.first_step_limit_s)
@@ -109,7 +107,7 @@ def build(
     phases.enter(Phase.REHEARSE)
     compute.rehearse(rows=config.training.local_batch_size, seq_len=config.training.seq_len)
     state = _state(config, place, connection, spec, model, optimizer, server, phases, failpoints, sink, run)
-    _announce(place, sink, config, connection)
+    announce(place, sink, config, connection)
     parts = Parts(
         group=place.group,
         rank=place.rank,
@@ -306,45 +304,6 @@ def _schedule(config: Config) -> Schedule:
         decay_ratio=config.lr_scheduler.decay_ratio,
         decay_type=config.lr_scheduler.decay_type,
         min_factor=config.lr_scheduler.min_lr_factor,
-    )
-
-
-def _sink(config: Config, place: Place, connection: Connection, run: RunFolder) -> EventSink:
-    """Rank 0 writes the group's log and feeds its metrics; the others write nothing."""
-    if place.rank:
-        return lambda event, **fields: None
-    metrics = GroupMetrics(run=config.job.name, group=place.group)
-    metrics.replay(e for e in read_events(run.event_log(place.group)))
-    connection.endpoint = serve(metrics.registry, host=connection.host, port=config.metrics.port, warn=print)
-
-    def sink(event: str, **fields: Any) -> None:
-        metrics.observe(connection.log(event, **fields))
-
-    return sink
-
-
-def _failpoints(config: Config, place: Place, connection: Connection, run: RunFolder) -> Failpoints:
-    return Failpoints(
-        [failpoint_syntax.parse(text) for text in config.chaos.failpoints],
-        group=place.group,
-        rank=place.rank,
-        past=read_events(run.event_log(place.group)),
-        sink=connection.log,
-    )
-
-
-def _announce(place: Place, sink: EventSink, config: Config, connection: Connection) -> None:
-    """The ``start`` event, with the pids of all ranks. Collective."""
-    pids: list[Any] = [None] * place.world
-    dist.all_gather_object(pids, (socket.gethostname(), os.getpid()))
-    host = socket.gethostname()
-    sink(
-        "start",
-        pids=[pid for where, pid in pids if where == host],
-        host=host,
-        ranks=place.world,
-        config_digest=config_digest(config),
-        endpoint={"metrics": connection.endpoint},
     )
 
 

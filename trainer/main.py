@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import torch
 
+from configs.lifetime import die_with_parent
 from configs.protocol import Ended, Refused
 from configs.run_folder import RunFolder
 from configs.schema import Config
@@ -23,7 +24,7 @@ from replica_groups.identity import Place, open_group_store
 from trainer.build import build
 from trainer.connection import connect
 from trainer.data.errors import StoreError
-from trainer.process import Leaver, die_with_parent, on_terminate, redirect_output
+from trainer.process import Leaver, on_terminate, redirect_output
 from trainer.transaction import Transaction
 
 _STORE_LIMIT_S = 300.0

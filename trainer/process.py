@@ -1,13 +1,12 @@
 """The edge of a rank's process: how it begins, hears and ends.
 
-It dies with its parent, hears SIGTERM as a request to drain, and ends through ``os._exit`` after flushing, because an
+It hears SIGTERM as a request to drain, and ends through ``os._exit`` after flushing, because an
 abandoned collective would hold an ordinary exit for its whole timeout. Whoever finds out that this incarnation is over
 (a watching thread, the main thread) calls ``Leaver.leave``; the first one wins.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -16,15 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from configs.words import Exit
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int | None = None) -> None:
-    """SIGKILL for this process when its parent ends. Linux only, as is everything that launches."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent:
-        os._exit(Exit.INCARNATION_OVER)
 
 
 def redirect_output(path: Path) -> None:

@@ -120,6 +120,8 @@ class GroupSupervisor:
             self._account(life)
             history.append(Ending(code=death.code, committed=life.log.committed))
             decision, reason = restart_decision(history, self._around.policy, draining=self._draining or self._stopped)
+            if decision.next is Next.RUN_OVER and life.log.exit_reason:
+                reason = f"{describe_code(death.code)}: {life.log.exit_reason}"
             self._tell_end(life, death, reason)
             if decision.next is not Next.RESTART:
                 ends_run = decision.next is Next.RUN_OVER

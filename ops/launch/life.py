@@ -44,12 +44,16 @@ class LifeLog:
     incarnation: int | None = None
     committed: bool = False
     first_share_t: float | None = None
+    exit_reason: str = ""
+    """Why rank 0 says that it ends."""
 
     def read(self) -> None:
         """Take in what was written since the last call."""
         for event in self.tail.read():
             if event.get("event") == "start":
                 self.incarnation = event.get("incarnation")
+            elif event.get("event") == "exit":
+                self.exit_reason = str(event.get("reason") or "")
             elif event.get("event") == "commit":
                 self.committed = True
                 if self.first_share_t is None and (event.get("shares") or {}).get(self.group):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ops.launch.leash import die_with_parent
+from configs.lifetime import die_with_parent
 
 SERVER_PID = os.getpid()
 

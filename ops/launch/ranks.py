@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ops.launch.leash import die_with_parent
+from configs.lifetime import die_with_parent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

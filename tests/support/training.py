@@ -1,4 +1,4 @@
-"""One rank's parts around a tiny real model: real compute, reducer, optimizer and state keeper; the seat is scripted."""
+"""One rank's parts around a tiny model: real compute, reducer, optimizer and state keeper; the seat is scripted."""
 
 from __future__ import annotations
 
@@ -224,9 +224,7 @@ def rig(*failpoints: str, world: int = 1, rank: int = 0, group: str = "g0", good
     model = Dropping()
     mesh = build_mesh(device=torch.device("cpu"), data_parallel=world)
     plain = torch.float32
-    shard(
-        model, blocks=[model.layer], mesh=mesh, param_dtype=plain, reduce_dtype=plain, reshard_after_forward=True
-    )
+    shard(model, blocks=[model.layer], mesh=mesh, param_dtype=plain, reduce_dtype=plain, reshard_after_forward=True)
     optimizer = build_optimizer(
         model.parameters(), name="AdamW", betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, implementation="foreach"
     )

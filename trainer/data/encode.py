@@ -28,7 +28,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from trainer.data.lifetime import die_with
+from configs.lifetime import die_with_parent
 
 BOS, EOS = "<bos>", "<eos>"
 SMALLEST_VOCABULARY = 258
@@ -116,7 +116,7 @@ def _write_shard(path: Path, documents: list[list[int]], *, input_digest: str, d
 def main(arguments: list[str]) -> None:
     """Run one of the two forms of the module's docstring."""
     parent, form, *rest = arguments
-    die_with(int(parent))
+    die_with_parent(int(parent))
     if form == "train":
         _train(Path(rest[0]), int(rest[1]))
     else:

@@ -7,26 +7,18 @@ themselves, first of all.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
 import threading
 from multiprocessing import connection
 
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with(parent: int) -> None:
-    """SIGKILL for this process as soon as the process ``parent``, which started it, is gone."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel knew of us
-        os._exit(1)
+from configs.lifetime import die_with_parent
 
 
 def die_with_owner() -> None:
     """SIGKILL for this ``multiprocessing`` child when the process that called ``start`` is gone, or its fork server."""
-    die_with(os.getppid())
+    die_with_parent()
     owner = multiprocessing.parent_process()
     if owner is not None:
         threading.Thread(target=_end_after, args=(owner.sentinel,), name="owner-watch", daemon=True).start()

@@ -1,7 +1,8 @@
 """Which shapes of Llama 3 are there, how many parameters have they, and what does a token cost?
 
 Shapes of 8B, 70B and 405B (3.1) and 1B (3.2) are those that Meta published ("The Llama 3 Herd of Models",
-arXiv:2407.21783, table 3, and the params.json beside the weights). ``tiny``, ``debug`` and ``bench`` are ours. Pure arithmetic.
+arXiv:2407.21783, table 3, and the params.json beside the weights). ``tiny``, ``debug`` and ``bench`` are ours. Pure
+arithmetic.
 """
 
 from __future__ import annotations
