@@ -56,7 +56,10 @@ def _mesh(config: Config) -> Iterator[Finding]:
         yield Finding(keys=("parallelism.data_parallel_shard_degree",), expected=expected)
     elif ranks != max(shard, 1) * rest and (shard != -1 or ranks % rest):
         product = f"{shard} x {rest}" if shard != -1 else f"a multiple of {rest}"
-        expected = f"expected the product of the mesh degrees to be the ranks of a group: {ranks} is not {product}"
+        expected = (
+            "expected launch.ranks_per_group to be parallelism.data_parallel_shard_degree x the other mesh degrees: "
+            f"{ranks} is not {product}"
+        )
         yield Finding(keys=("launch.ranks_per_group", *_DEGREES), expected=expected)
     if config.launch.devices and len(config.launch.devices) != config.launch.groups * ranks:
         expected = f"expected one device for each of {config.launch.groups} x {ranks} ranks"

@@ -122,7 +122,7 @@ def moved_on(claim: Claim, stored: Stored) -> bool:
     """
     if Participant(claim.group, claim.incarnation) not in stored.known:
         return False
-    return claim.void or claim.lineage != Lineage(stored.granted.step + 1, stored.last_quorum_id)
+    return claim.void or claim.lineage != _granted_or_next(stored)[1]
 
 
 def _former_participants_missing(case: Situation) -> Decision | None:
@@ -142,8 +142,9 @@ def _former_participants_missing(case: Situation) -> Decision | None:
 def _current(requests: Sequence[Request], stored: Stored) -> tuple[Lineage, tuple[str, ...], Lineage | None]:
     """(the current lineage, the groups that hold it, the lineage to restore or None).
 
-    A living run owns the history: disk is looked at only when no valid state asks. The greatest step is current, then
-    the one most members hold, then the greater quorum id. Lineages behind a fence are as good as void.
+    A living run owns the history: disk is looked at only when no valid state asks. Whoever holds the granted lineage or
+    the next on it comes first, so that nobody is rolled back while one of these asks; then the greatest step, most
+    members, the greater quorum id. Lineages behind a fence are as good as void.
     """
     claims: dict[Lineage, list[str]] = {}
     for request in requests:
@@ -151,7 +152,8 @@ def _current(requests: Sequence[Request], stored: Stored) -> tuple[Lineage, tupl
         if not claim.void and not fenced(claim.lineage, stored.fences):
             claims.setdefault(claim.lineage, []).append(claim.group)
     if claims:
-        current = max(claims, key=lambda lineage: (lineage.step, len(claims[lineage]), lineage.quorum_id))
+        valid = [lineage for lineage in claims if lineage in _granted_or_next(stored)]
+        current = max(valid or claims, key=lambda lineage: (lineage.step, len(claims[lineage]), lineage.quorum_id))
         return current, tuple(claims[current]), None
     found: dict[Lineage, list[str]] = {SCRATCH: [request.claim.group for request in requests]}
     for request in requests:
@@ -164,10 +166,15 @@ def _current(requests: Sequence[Request], stored: Stored) -> tuple[Lineage, tupl
 
 def _rollback(current: Lineage, stored: Stored) -> str | None:
     """Rule *hold_lineage*: without a rollback only the granted lineage, or the last quorum's commit on it, passes."""
-    following = Lineage(stored.granted.step + 1, stored.last_quorum_id)
-    if current in (stored.granted, following):
+    if current in _granted_or_next(stored):
         return None
-    return f"nobody who asks holds {stored.granted} or {following}; the best is {current}"
+    granted, following = _granted_or_next(stored)
+    return f"nobody who asks holds {granted} or {following}; the best is {current}"
+
+
+def _granted_or_next(stored: Stored) -> tuple[Lineage, Lineage]:
+    """The end of the confirmed chain, and the commit of the last quorum on it."""
+    return stored.granted, Lineage(stored.granted.step + 1, stored.last_quorum_id)
 
 
 def _held(case: Situation, *, current: Lineage, restore: Lineage | None, rollback: str | None) -> Decision | None:

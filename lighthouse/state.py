@@ -100,7 +100,7 @@ class Journal:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
-            self.state = _read(path)
+            self.state = read_state(path)
             self._rewrite()
 
     def commit(self, state: Stored) -> None:
@@ -175,7 +175,8 @@ def _changes(old: Stored, new: Stored) -> dict[str, Any]:
     return changes
 
 
-def _read(path: Path) -> Stored:
+def read_state(path: Path) -> Stored:
+    """What a state file says; the initial state when there is none. Raises StateError when it is damaged."""
     if not path.exists():
         return Stored()
     merged: dict[str, Any] = {name: {} for name in _MAPS}

@@ -69,18 +69,17 @@ class Channel:
 
     def finish(self) -> None:
         """Wait until everything posted is summed. Blocking: runs beside the main thread. Raises what went wrong."""
-        works, self._works = self._works, []
         if self._error is None:
             try:
-                for work in works:
+                for work in self._works:
                     work.wait()
                 for device in {b.device for b in self._buffers if b.device.type != "cpu"}:
                     torch.accelerator.synchronize(device)
             except Exception as error:  # noqa: BLE001  gloo and NCCL raise bare RuntimeErrors of many kinds
                 self._error = error
         if self._error is not None:
-            self._works = works
             raise self._error
+        self._works.clear()
         self._buffers.clear()
 
     def is_idle(self) -> bool:

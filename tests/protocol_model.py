@@ -116,8 +116,10 @@ class Model(GroupSide):
             ):
                 claims.setdefault(lin, []).append(g)
         restore = None
-        if claims:  # a living run owns the history
-            current = max(claims, key=lambda lin: (lin[0], len(claims[lin]), lin[1]))
+        chain = (gw.granted, (gw.granted[0] + 1, gw.lastq))
+        if claims:  # a living run owns the history; who holds the confirmed chain comes before everybody else
+            held = [lin for lin in claims if lin in chain] if "hold_lineage" in self.rules else ()
+            current = max(held or claims, key=lambda lin: (lin[0], len(claims[lin]), lin[1]))
             holders = claims[current]
             if "no_lineage" in self.bugs:
                 holders = [g for lin in claims if lin[0] == current[0] for g in claims[lin]]
@@ -129,10 +131,7 @@ class Model(GroupSide):
                         found.setdefault(hist, []).append(g)
             restore = max(found, key=lambda h: lineage(h))
             current, holders = lineage(restore), found[restore]
-        if "hold_lineage" in self.rules:
-            fits = current in (gw.granted, (gw.granted[0] + 1, gw.lastq))
-        else:
-            fits = current[0] >= gw.granted[0]
+        fits = current in chain if "hold_lineage" in self.rules else current[0] >= gw.granted[0]
         return current, sorted(holders), restore, not fits and "silent_rollback" not in self.bugs
 
     def grant(self, s):

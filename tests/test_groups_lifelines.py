@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -120,7 +121,7 @@ def test_broadcast_reaches_the_others_when_one_rank_is_gone():
     zero = Heard()
     hub = Hub(host="127.0.0.1", world=3, **zero.callbacks())
     made = lines(hub, {rank: h.callbacks() for rank, h in heard.items()})
-    made[1]._socket.close()
+    made[1]._socket.shutdown(socket.SHUT_RDWR)
     for n in range(20):  # the first sends to a closed socket may still succeed
         hub.broadcast({"n": n})
     assert [heard[2].messages.get(timeout=LIMIT_S)[1]["n"] for _ in range(20)] == list(range(20))
@@ -132,7 +133,7 @@ def test_rank_that_says_leaving_is_no_death():
     made = lines(hub, {1: Heard().callbacks(), 2: other.callbacks()})
     made[1].send({"leaving": 6, "reason": "disk full"})
     assert zero.messages.get(timeout=LIMIT_S) == (1, {"leaving": 6, "reason": "disk full"})
-    made[1]._socket.close()
+    made[1]._socket.shutdown(socket.SHUT_RDWR)
     made[2].send({"leaving": 0, "reason": ""})
     zero.messages.get(timeout=LIMIT_S)
     assert zero.broken.empty()
@@ -186,7 +187,5 @@ def test_rank_that_dies_before_it_says_who_it_is_is_an_error():
 
 
 def _hang_up(address: str) -> None:
-    import socket
-
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port))).close()

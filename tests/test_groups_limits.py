@@ -52,6 +52,14 @@ def test_bad_gradient_sets_the_flag_and_adds_zeros(bad):
     assert buffer.tolist() == [2 << BITS, 3 << BITS, 0, 0, 0]  # b comes first: the reverse of the parameters
 
 
+def test_fixed_point_is_the_nearest_one():
+    """Cutting off instead would pull every gradient towards zero."""
+    model = Given()
+    reducer, channel = reducer_of(model, exact())
+    backward(model, reducer, [0.75 * 2.0**-BITS, -0.75 * 2.0**-BITS, 0.25 * 2.0**-BITS], [1.0, 2.0])
+    assert channel.buffers[0].tolist() == [1 << BITS, 2 << BITS, 1, -1, 0]
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_fp32_is_checked_for_what_is_not_finite(bad):
     model = Given()

@@ -54,6 +54,13 @@ def test_dead_stays_dead_when_a_later_notice_no_longer_names_it(signals):
     assert signals.lost(PAIR) is not None
 
 
+def test_attempt_that_is_over_stays_over():
+    signals = Signals()
+    signals.notice(Notice(epoch=EPOCH, over=(4,)))
+    signals.notice(Notice(epoch=EPOCH, over=(5,)))
+    assert signals.lost(PAIR) is not None
+
+
 def test_another_incarnation_of_a_dead_group_is_no_loss(signals):
     signals.notice(death("g1", incarnation=0))
     signals.notice(death("g2"))

@@ -139,6 +139,27 @@ def test_nobody_is_rolled_back_while_one_who_asks_holds_the_granted_state():
     assert decision.rollback is None
 
 
+def test_the_confirmed_chain_comes_before_greater_steps_and_majorities_of_others():
+    three = dataclasses.replace(RUNNING, known=(), fences=())
+    decision = seat(
+        claim("g0", lineage=Lineage(4, 70)),
+        claim("g1", lineage=Lineage(6, 75)),
+        claim("g2", lineage=Lineage(6, 75)),
+        stored=three,
+    )
+    assert decision.current == Lineage(4, 70)
+    assert decision.up_to_date == ("g0",)
+    assert decision.rollback is None
+
+
+def test_in_a_rollback_the_greatest_step_then_the_majority_then_the_younger_quorum_is_current():
+    lost = dataclasses.replace(RUNNING, known=())
+    claims = [claim(f"g{number}", lineage=Lineage(3, quorum)) for number, quorum in enumerate((60, 60, 65))]
+    assert seat(*claims, stored=lost).current == Lineage(3, 60)
+    assert seat(*claims[1:], stored=lost).current == Lineage(3, 65)
+    assert seat(*claims, claim("g3", lineage=Lineage(4, 50)), stored=lost).current == Lineage(4, 50)
+
+
 def test_fenced_lineages_are_as_good_as_void_on_disk_and_in_requests():
     stored = dataclasses.replace(RUNNING, fences=(Fence(4, 90),), last_quorum_id=90)
     decision = seat(claim("g0", lineage=Lineage(5, 80)), claim("g1", lineage=Lineage(4, 70)), stored=stored)

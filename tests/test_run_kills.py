@@ -7,7 +7,7 @@ import pytest
 from configs.failpoints import NAMES
 from configs.words import Exit
 
-SPACING = 12
+SPACING = 10
 """Steps between kills: about the time a group needs to come back."""
 
 

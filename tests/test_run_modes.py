@@ -44,9 +44,13 @@ def test_fp32_reduction_stays_within_rounding(rig, tmp_path):
 
 def test_per_group_batches_shrink_with_the_quorum_and_nothing_is_lost(rig):
     run = rig.run(
-        "per-group", steps=STEPS, fault_tolerance__batch="per_group", fault_tolerance__reduction="fp32",
+        "per-group",
+        steps=STEPS,
+        training__global_batch_size=12,
+        fault_tolerance__batch="per_group",
+        fault_tolerance__reduction="fp32",
         chaos__failpoints=KILLS,
-    )  # fmt: skip
+    )
     assert run.code == Exit.DONE, run.said
     holds(run, steps=STEPS)
     run.series("digest")
@@ -56,9 +60,10 @@ def test_per_group_batches_shrink_with_the_quorum_and_nothing_is_lost(rig):
 
 def test_a_replacement_that_builds_for_twelve_seconds_costs_the_survivor_nothing(rig):
     run = rig.run(
-        "slow-build", steps=160,
+        "slow-build",
+        steps=160,
         chaos__failpoints=["g1:build:delay=0", "g1:backward@8:kill", "g1:build:delay=12"],
-    )  # fmt: skip
+    )
     assert run.code == Exit.DONE, run.said
     slow = next(e for e in run.events("g1", "fault") if e["failpoint"].endswith("delay=12"))
     meanwhile = [e for e in run.events("g0", "commit") if slow["t"] <= e["t"] <= slow["t"] + 12]
@@ -77,8 +82,10 @@ def test_a_healer_that_dies_in_the_middle_costs_one_discard(rig):
 
 
 def test_more_groups_than_microbatches_are_hot_spares(rig):
-    alone = rig.run("spare-alone", groups=1, ranks=1, steps=20, training__local_batch_size=6)
-    spare = rig.run("spare", groups=3, ranks=1, steps=20, training__local_batch_size=6)
+    alone = rig.run(
+        "spare-alone", groups=1, ranks=1, steps=20, training__local_batch_size=6, training__global_batch_size=12
+    )
+    spare = rig.run("spare", groups=3, ranks=1, steps=20, training__local_batch_size=6, training__global_batch_size=12)
     assert (alone.code, spare.code) == (Exit.DONE, Exit.DONE), spare.said
     assert any(e["shares"]["g2"] == [] for e in spare.events("g2", "commit"))
     assert spare.series("digest") == alone.series("digest")
@@ -93,7 +100,7 @@ def test_finite_data_is_used_to_the_last_sample_and_every_group_ends(rig):
     assert (alone.code, killed.code) == (Exit.DONE, Exit.DONE), killed.said
     assert killed.series("digest") == alone.series("digest")
     last = list(alone.series("samples").values())[-1]
-    assert 0 < last < 12, last
+    assert 0 < last < 6, last
     holds(killed, steps=len(alone.chain))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -244,6 +245,47 @@ def test_serving_window_is_closed_before_the_vote():
     assert len(made.server.windows) == 1
     assert at_vote == [False]
     assert made.named("commit")[0]["shares"] == {"g0": [0, 1, 2, 3], "g1": []}
+
+
+def test_healing_participant_computes_nothing_and_ends_with_the_same_state():
+    """Its own weights, whatever they were, reach no sum: it adds zeros until it holds the state."""
+    healthy, joiner = rig(digest_interval=1), rig(group="g1", good=False, digest_interval=1)
+    healthy.attempt()
+    joined = grant("g0", "g1", healing=("g1",), attempt=2, running=2, current=healthy.state.clocks.lineage)
+    taken = {name: tensor.clone() for name, tensor in healthy.state.tensors.items()}
+    clocks = healthy.state.clocks
+    with torch.no_grad():
+        for p in joiner.parts.params:
+            p.mul_(1000)
+    joiner.state.fetch = lambda *_, tensors, on_first_byte, **more: _received(taken, clocks, tensors, on_first_byte)
+    for made in (healthy, joiner):
+        made.seat.grants = [joined]
+    healthy.attempt()
+    joiner.seat.add_from = healthy.seat.channel
+    joiner.attempt()
+    commits = [made.named("commit")[-1] for made in (healthy, joiner)]
+    assert joiner.text.asked == []
+    for field in ("digest", "step", "lineage", "shares", "loss", "grad_norm", "lr", "tokens"):
+        assert commits[0][field] == commits[1][field], field
+
+
+def _received(taken, clocks, tensors, on_first_byte) -> SimpleNamespace:
+    on_first_byte()
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(taken[name])
+    return SimpleNamespace(clocks=clocks, bytes=1, seconds=0.0, sources=("g0:0",))
+
+
+def test_disk_is_read_by_all_ranks_or_by_none():
+    """Reading it is collective: a rank that cannot connect must not leave the others in there."""
+    made = rig(good=False)
+    made.seat.lose_at = "connect"
+    lineage = Lineage(3, quorum_id(1))
+    made.seat.grants = [grant("g0", current=lineage, restore=lineage)]
+    made.attempt()  # nothing is found on this disk: reading it would end the process
+    assert made.named("discard")[0]["reason"] == "peer_lost"
+    assert made.state.void
 
 
 def test_plan_looks_ahead_to_the_next_step():

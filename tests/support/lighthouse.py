@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from lighthouse.server import Lighthouse, Settings
 
 LIMIT_S = 60.0  # for what must happen; nothing is asserted about how long it takes
 ROOT = Path(__file__).resolve().parents[2]
+MANAGER = str(ROOT / "tests/support/torchft_manager.py")
 torchft = load_torchft()
 
 
@@ -36,7 +37,7 @@ def terms(**changes):
 
 
 class InThread:
-    """A lighthouse in this process, on an event loop of its own. ``kill`` is as sudden as it can be made."""
+    """A lighthouse in this process, on an event loop of its own."""
 
     def __init__(self, folder, **settings):
         self.settings = Settings(state=folder / "lighthouse.state", events=folder / "lighthouse.jsonl", **settings)
@@ -62,6 +63,8 @@ class InThread:
         return [event for event in read_events(self.settings.events) if not names or event["event"] in names]
 
     def stop(self):
+        if not self._thread.is_alive():
+            return
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(LIMIT_S)
         assert not self._thread.is_alive()
@@ -96,26 +99,24 @@ class Toy:
         self.name, self.control, self.life = name, Control(url), life
         self.seated = self.control.join(terms(**changes), group=name, life=life, config="[job]")
         self.incarnation = self.seated.incarnation
-        self.breaks, self._notice, self._told = [], None, threading.Condition()
-        self.manager = torchft.ManagerServer(
-            replica_id=f"{name}:{self.incarnation}",
-            lighthouse_addr=url,
-            hostname="127.0.0.1",
-            bind="127.0.0.1:0",
-            store_addr=f"store-of-{name}",
-            world_size=1,
-            heartbeat_interval=timedelta(seconds=1),
-            connect_timeout=timedelta(seconds=10),
-            quorum_retries=0,
+        self.breaks, self._notice, self._told, self._calls = [], None, threading.Condition(), []
+        self._manager = subprocess.Popen(
+            [sys.executable, MANAGER, torchft.__file__, f"{name}:{self.incarnation}", url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        port = self.manager.address().rsplit(":", 1)[1]
-        self._client = torchft.ManagerClient(f"http://127.0.0.1:{port}", connect_timeout=timedelta(seconds=10))
+        self._client = None
         self.watch = self.control.watch(name, self.incarnation, self._on_notice, self.breaks.append) if watch else None
 
     def _on_notice(self, notice):
         with self._told:
             self._notice = notice
             self._told.notify_all()
+
+    def watches(self):
+        """Whether there is still something for it to hear."""
+        return self._notice is None or (self._notice.buried is None and self._notice.ended is None)
 
     def wait_notice(self, wanted):
         """The first notice, from now on or the present one, of which ``wanted`` is true."""
@@ -125,6 +126,9 @@ class Toy:
 
     def begin(self, lineage=SCRATCH, *, void=False, **claim):
         """Ask; returns (future of the Grant, future of torchft's answer, which is late when the first is an error)."""
+        if self._client is None:
+            address = f"http://127.0.0.1:{self._manager.stdout.readline().strip()}"
+            self._client = torchft.ManagerClient(address, connect_timeout=timedelta(seconds=LIMIT_S))
         quorum = in_thread(
             self._client._quorum,
             group_rank=0,
@@ -136,7 +140,8 @@ class Toy:
             timeout=timedelta(seconds=LIMIT_S),
         )
         own = Claim(group=self.name, incarnation=self.incarnation, lineage=Lineage(*lineage), void=void, **claim)
-        return in_thread(self.control.ask, own), quorum
+        self._calls += [quorum, ask := in_thread(self.control.ask, own)]
+        return ask, quorum
 
     def ask(self, lineage=SCRATCH, *, void=False, **claim):
         return finish(self.begin(lineage, void=void, **claim))
@@ -146,7 +151,9 @@ class Toy:
         if self.watch is not None:
             self.watch.close()
         self.control.close()
-        self.manager.shutdown()
+        self._manager.kill()
+        self._manager.communicate()
+        wait(self._calls, LIMIT_S)  # a thread that is inside torchft when the interpreter ends aborts it
 
 
 def finish(asked):

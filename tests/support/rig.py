@@ -25,9 +25,6 @@ from ops.launch.warm import Warm
 from ops.ledger import Ledger, read_ledger
 from tests.support.data import write_corpus
 
-STEP_BATCH = 12
-"""Sequences of one step: whole for 1 to 3 groups of 1 or 2 ranks."""
-
 BASE = """
 [job]
 name = "rig"
@@ -40,7 +37,7 @@ warmup_steps = 5
 [training]
 dataset = "text"
 vocab_size = 300
-global_batch_size = 12
+global_batch_size = 6
 seq_len = 16
 mixed_precision_param = "float32"
 workers = 0

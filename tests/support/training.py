@@ -86,10 +86,13 @@ class Seat:
         """connect, sums, summary or vote: where the next attempt is lost."""
         self.alter: Callable[[torch.Tensor], None] | None = None
         """What the other groups add to the next summary."""
+        self.add_from: Posted | None = None
+        """What another group has posted in the same attempt, all of it."""
         self.standings: list[Standing] = []
         self.abandoned = 0
         self.channel = Posted()
         self.votes: list[bool] = []
+        self._added = 0
 
     def agree(self, mine: Standing) -> Standing:
         self.standings.append(mine)
@@ -102,11 +105,15 @@ class Seat:
 
     def connect(self, seating: Seating) -> Posted:
         self._lose("connect")
-        self.channel = Posted()
+        self.channel, self._added = Posted(), 0
         return self.channel
 
     def finish(self, seating: Seating, channel: Posted) -> None:
         last = channel.buffers[-1] if channel.buffers else torch.empty(0)
+        if self.add_from is not None:
+            for mine, other in zip(channel.buffers[self._added :], self.add_from.buffers[self._added :], strict=False):
+                mine += other
+            self._added = len(channel.buffers)
         if last.numel() == 5 and last.dtype == torch.int64:
             self._lose("summary")
             if self.alter is not None:
