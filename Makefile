@@ -1,14 +1,15 @@
 # make demo | test | check | test-all | setup : each works on a fresh checkout with Python 3.11 and nothing else.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-RUN ?= outputs/demo
+RUN ?= outputs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: setup demo test test-all check format protos clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 

@@ -134,7 +134,7 @@ SELFTEST = [  # (bugs, rules off, options on, steps, faults, kinds, shared disks
     ("epoch_volatile", "", "", 2, 1, "crash", True, "I5"),
     ("granted_volatile", "", "", 2, 3, "kill,crash,error", True, "I1"),
     ("buried_volatile", "", "", 2, 3, "kill,pause,crash", True, "I1"),
-    ("no_lineage,buried_volatile", "", "", 2, 2, "pause,crash", True, "I1"),
+    ("no_lineage,buried_volatile", "", "", 2, 2, "pause,crash", True, "I2"),
     ("no_lineage,left_out", "", "", 2, 2, "pause,error", True, "I1"),
     ("no_lineage,known_volatile", "", "", 2, 2, "pause,crash,error", True, "I2"),
     ("joiner_disk", "", "", 2, 3, "kill", False, "I1"),

@@ -19,7 +19,7 @@ from replica_groups.seat import Limits, Seat, Standing
 from replica_groups.signals import AttemptOver, Signals
 from tests.support.grants import EPOCH, death, grant, quorum_id, seating
 
-LIMIT_S = 20
+LIMIT_S = 10
 STANDING = Standing(lineage=SCRATCH, void=True, drain=False, finished=False, fresh=True)
 PAIR = grant("g0", "g1", attempt=4, running=3)
 
@@ -31,7 +31,7 @@ class Client:
         self.answer: Future[Any] = Future()
 
     def _quorum(self, **asked: Any) -> Any:
-        return self.answer.result(LIMIT_S)
+        return self.answer.result(2 * LIMIT_S)
 
     def reply(self, to: Grant, **changes: Any) -> None:
         usual = {
@@ -166,10 +166,10 @@ class Hub:
         self.then()
 
 
-def test_release_needs_no_answer_of_torchft(seat):
+def test_release_needs_no_answer_of_torchft(seat, beside):
     released = grant("g0", attempt=5, kind=Kind.RELEASE)
     made = seat(Gateway(released))
-    assert made.quorum(STANDING).grant == released
+    assert beside.submit(made.quorum, STANDING).result(LIMIT_S).grant == released
     made._client.reply(released)  # lets the call beside end
 
 
@@ -200,24 +200,38 @@ def test_other_ranks_hear_of_a_release_without_torchft(seat, signals, beside):
 
 
 class Broken:
-    """A process group that cannot sum."""
+    """A process group whose sum fails; ``then`` is what happens at that moment."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
 
     def allreduce(self, tensors: Any, options: Any) -> Any:
+        return self
+
+    def wait(self) -> None:
+        self.then()
         raise RuntimeError("connection reset by peer")
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_broken_sum_is_a_discard_and_a_loss_explains_it(seat, signals, told):
-    made = seat(Gateway(PAIR))
-    channel = Channel(process_group=Broken(), quorum_id=PAIR.quorum_id, size=2)
-    channel.post(torch.zeros(1))
-    if told:
-        signals.notice(death("g1"))
+def test_broken_sum_is_a_discard(seat):
     with pytest.raises(AttemptOver) as caught:
-        made.finish(seating(PAIR), channel)
-    assert caught.value.reason is (DiscardReason.PEER_LOST if told else DiscardReason.COLLECTIVE_ERROR)
-    if not told:
-        assert "connection reset by peer" in caught.value.text
+        summed(seat(Gateway(PAIR)), lambda: None)
+    assert caught.value.reason is DiscardReason.COLLECTIVE_ERROR
+    assert "connection reset by peer" in caught.value.text
+
+
+def test_loss_that_is_told_as_the_sum_breaks_explains_it(seat, signals, monkeypatch):
+    """The socket's error may be first; the gateway knows why."""
+    monkeypatch.setattr(signals, "wait", lambda future, *, over: future.result(LIMIT_S))
+    with pytest.raises(AttemptOver) as caught:
+        summed(seat(Gateway(PAIR)), lambda: signals.notice(death("g1")))
+    assert caught.value.reason is DiscardReason.PEER_LOST
+
+
+def summed(seat: Seat, then: Callable[[], None]) -> None:
+    channel = Channel(process_group=Broken(then), quorum_id=PAIR.quorum_id, size=2)
+    channel.post(torch.zeros(1))
+    seat.finish(seating(PAIR), channel)
 
 
 def test_loss_told_while_nobody_waited_ends_the_attempt_before_the_wait(seat, signals):

@@ -58,7 +58,8 @@ def test_group_store_is_served_on_the_launchers_socket_only():
         zero.set("birth", "7")
         assert one.get("birth") == b"7"
         assert listening(port) == {"0100007F"}
-        os.fstat(listener.fileno())  # the launcher's socket is still open
+        del zero, one
+        os.fstat(listener.fileno())  # the launcher's socket is still open: the next life listens on it
 
 
 def test_lives_of_a_group_do_not_read_each_others_store():

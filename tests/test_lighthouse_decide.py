@@ -152,6 +152,12 @@ def test_the_confirmed_chain_comes_before_greater_steps_and_majorities_of_others
     assert decision.rollback is None
 
 
+def test_a_state_beside_or_above_the_confirmed_chain_is_a_rollback_too():
+    lost = dataclasses.replace(RUNNING, known=())
+    for lineage in (Lineage(4, 65), Lineage(5, 79), Lineage(6, 80)):
+        assert seat(claim("g0", lineage=lineage), stored=lost, now=30.0).rollback is not None
+
+
 def test_in_a_rollback_the_greatest_step_then_the_majority_then_the_younger_quorum_is_current():
     lost = dataclasses.replace(RUNNING, known=())
     claims = [claim(f"g{number}", lineage=Lineage(3, quorum)) for number, quorum in enumerate((60, 60, 65))]

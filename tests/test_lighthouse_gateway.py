@@ -1,57 +1,16 @@
-"""The gateway with real gRPC and torchft's real manager servers and clients: quorums, deaths, restarts, the end."""
+"""The gateway with real gRPC and torchft's real manager servers and clients: quorums, deaths, drains, refusals."""
 
 import json
 import signal
-import subprocess
-import sys
 import urllib.request
 
 import pytest
 
-from configs.protocol import Buried, Ended, Kind, Refused, Unreachable
-from configs.words import RUNNING_BITS, SCRATCH, DepartureCause, Lineage
+from configs.protocol import Buried, Kind, Refused, Unreachable
+from configs.words import SCRATCH, DepartureCause, Lineage
 from lighthouse.client import Cancelled, Control
 from lighthouse.state import Participant, read_state
-from tests.support.lighthouse import ROOT, InThread, Toy, ask_all, committed, finish, terms, wait_asked, wait_until
-
-
-class Stage:
-    """A lighthouse and its toys, all gone at the end of a test."""
-
-    def __init__(self, folder):
-        self.folder, self.toys, self.processes = folder, [], []
-        self.lighthouse = InThread(folder)
-
-    def toy(self, name, **more):
-        self.toys.append(Toy(self.lighthouse.url, name, **more))
-        return self.toys[-1]
-
-    def toy_process(self, name, life):
-        command = [sys.executable, "-m", "tests.support.lighthouse", self.lighthouse.url, name, life]
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.processes.append(process)
-        process.stdout.readline()
-        return process
-
-    def restart(self):
-        """A new lighthouse takes the place and the address of the last, and all toys that still watch have come."""
-        bind = self.lighthouse.url.removeprefix("http://")
-        self.lighthouse.stop()
-        self.lighthouse = InThread(self.folder, bind=bind)
-        for toy in self.toys:
-            if toy.watches():
-                toy.wait_notice(lambda notice, epoch=toy.seated.epoch: notice.epoch > epoch)
-
-    def events(self, *names):
-        return self.lighthouse.events(*names)
-
-    def close(self):
-        for toy in self.toys:
-            toy.close()
-        for process in self.processes:
-            process.kill()
-            process.communicate()
-        self.lighthouse.stop()
+from tests.support.lighthouse import Stage, ask_all, committed, finish, started, terms, wait_asked, wait_until
 
 
 @pytest.fixture
@@ -59,14 +18,6 @@ def stage(tmp_path):
     stage = Stage(tmp_path)
     yield stage
     stage.close()
-
-
-def started(stage, **changes):
-    """Two toys and their first grant, both up to date from the seed."""
-    g0, g1 = stage.toy("g0", **changes), stage.toy("g1", **changes)
-    first, other = ask_all((g0, SCRATCH, True), (g1, SCRATCH, True))
-    assert first == other
-    return g0, g1, first
 
 
 def test_both_are_seated_and_commits_are_confirmed_by_the_next_quorum(stage):
@@ -204,95 +155,6 @@ def test_without_a_stream_a_request_does_not_count_and_the_status_says_so(stage)
     wait_until(lambda: "g0:1 holds no Watch stream" in g0.control.status()["waits_for"])
     g0.watch = g0.control.watch("g0", 1, lambda notice: None, g0.breaks.append)
     assert finish(asked).names == ("g0",)
-
-
-def test_a_restarted_lighthouse_goes_on_where_it_was(stage):
-    g0, g1, first = started(stage)
-    lost = g0.begin(committed(first))
-    wait_asked(g0)
-    stage.restart()
-    with pytest.raises(Unreachable):
-        lost[0].result(10)
-    assert g0.breaks
-    second, _ = ask_all((g0, committed(first), False), (g1, committed(first), False))
-    assert second.current == committed(first)
-    assert second.attempt >> RUNNING_BITS > first.attempt >> RUNNING_BITS
-    assert second.quorum_id == second.attempt
-    assert [event["step"] for event in stage.events("confirmed")] == [1]
-    assert stage.events("departure") == []
-    g2 = Control(stage.lighthouse.url)
-    assert g2.join(terms(), group="g1").incarnation == 2
-    g2.close()
-
-
-def test_a_death_while_the_lighthouse_is_away_is_known_when_the_successor_joins(stage):
-    g0, g1, first = started(stage)
-    stage.lighthouse.stop()
-    g1.close()
-    stage.toys.remove(g1)
-    stage.restart()
-    asked = g0.begin(committed(first))
-    g1 = stage.toy("g1")
-    assert finish(asked).names == ("g0",)
-    assert g1.incarnation == 2
-    g0.wait_notice(lambda notice: [dead.incarnation for dead in notice.dead] == [1])
-
-
-def test_a_run_launched_again_on_the_same_state_restores_the_granted_lineage(stage):
-    g0, g1, first = started(stage)
-    second, _ = ask_all((g0, committed(first), False), (g1, committed(first), False))
-    for toy in (g0, g1):
-        toy.close()
-    stage.toys.clear()
-    stage.restart()
-    disk = (committed(first), committed(second))  # the second was never confirmed, yet it is the last quorum's commit
-    g0, g1 = stage.toy("g0"), stage.toy("g1")
-    assert (g0.incarnation, g1.incarnation) == (2, 2)
-    again, _ = ask_all((g0, SCRATCH, True, {"disk": disk[:1]}), (g1, SCRATCH, True))
-    assert again.restore == committed(first)
-    assert again.up_to_date == ("g0",)
-    assert stage.events("rollback") == []
-
-
-def test_a_rollback_is_logged_and_fences_the_dead_branch_for_ever(stage):
-    g0, g1, first = started(stage)
-    lost = committed(first)
-    ask_all((g0, lost, False), (g1, lost, False))
-    for toy in (g0, g1):
-        toy.close()
-    stage.toys.clear()
-    g0, g1 = stage.toy("g0"), stage.toy("g1")
-    back, _ = ask_all((g0, SCRATCH, True), (g1, SCRATCH, True))
-    assert back.restore == SCRATCH
-    (rollback,) = stage.events("rollback")
-    assert (Lineage.parse(rollback["from"]), Lineage.parse(rollback["to"])) == (lost, SCRATCH)
-    stage.restart()
-    after, _ = ask_all((g0, lost, False), (g1, SCRATCH, False))
-    assert after.current == SCRATCH
-    assert after.up_to_date == ("g1",)
-
-
-def test_the_end_is_recorded_survives_and_is_reopened_by_more_steps(stage):
-    g0, g1, first = started(stage, steps=1)
-    last = committed(first)
-    closing, _ = ask_all((g0, last, False, {"finished": True}), (g1, last, False, {"finished": True}))
-    assert closing.kind is Kind.CLOSING
-    with pytest.raises(Refused, match="may not end"):
-        g0.control.report("g0", 1, ended=SCRATCH)
-    g0.control.report("g0", 1, ended=last)
-    g0.control.report("g0", 1, ended=last)
-    assert g1.wait_notice(lambda notice: notice.ended).ended == last
-    with pytest.raises(Ended) as ended:
-        g1.begin(last)[0].result(10)
-    assert ended.value.lineage == last
-    wait_until(lambda: len(stage.events("departure")) == 2)
-    assert {event["cause"] for event in stage.events("departure")} == {"left"}
-    assert [event["step"] for event in stage.events("end")] == [1]
-    stage.restart()
-    late = Control(stage.lighthouse.url)
-    assert late.join(terms(steps=1), group="g0").ended == last
-    assert late.join(terms(steps=2), group="g0").ended is None
-    late.close()
 
 
 def test_a_drained_group_leaves_without_a_loss(stage):

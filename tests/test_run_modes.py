@@ -125,3 +125,12 @@ def test_a_run_of_another_model_is_not_written_over(rig):
     assert again.code == Exit.CHECKPOINT, again.said
     assert "other-model" in again.reason or "checkpoint" in again.reason
     assert sorted(p.name for p in (first.folder.root / "checkpoints").iterdir()) == before
+
+
+def test_too_few_groups_for_too_long_is_exit_3(rig):
+    config = rig.config(
+        "too-few", groups=2, ranks=1, steps=4, fault_tolerance__min_groups=2, fault_tolerance__start_wait_s=1
+    )
+    run = rig.run_config(config, groups=["g0"])
+    assert run.code == Exit.QUORUM_LOST, run.said
+    assert "quorum lost: 1 of at least 2 groups" in run.reason

@@ -12,7 +12,7 @@ import torch
 from configs.protocol import Kind, Notice
 from configs.words import Exit, ExitRequest, Lineage, Outcome
 from tests.support.grants import EPOCH, death, grant, quorum_id
-from tests.support.training import SCHEDULE, SHAPE, Rig, bits, rig, world_of_one
+from tests.support.training import SCHEDULE, SHAPE, Rig, bits, dropping, rig, world_of_one
 from trainer.compute import Summary
 from trainer.transaction import advance
 
@@ -188,22 +188,36 @@ def test_microbatches_that_were_not_summed_discard_the_attempt():
     assert everything(made) == before
 
 
-def test_loss_is_weighted_by_tokens_not_by_microbatches():
-    """Microbatches with 3 and 13 labels: the loss and the gradient are means over 16 + 2 * 16 tokens."""
-    made = rig(max_norm=0.0)
+def test_loss_and_gradient_are_weighted_by_tokens_not_by_microbatches():
+    """Microbatches with 3, 13, 16 and 16 labels: both are means over the 48 tokens."""
+    made, alone = rig(max_norm=0.0), dropping()
     made.text.blank = {0: 13, 1: 3}
-    made.parts.model.eval()  # no dropout: a plain loop can say what it must be
+    for model in (made.parts.model, alone):
+        model.eval()  # no dropout: a plain loop can say what it must be
     total, tokens = torch.zeros(()), 0
-    made.parts.reducer.drop(abandoned=False)
     for m in range(4):
         batch = made.text.get(m)
-        logits = made.parts.model(batch.tokens).flatten(0, 1).detach()
-        total += torch.nn.functional.cross_entropy(logits, batch.labels.flatten(), reduction="sum")
+        logits = alone(batch.tokens).flatten(0, 1)
+        total = total + torch.nn.functional.cross_entropy(logits, batch.labels.flatten(), reduction="sum")
         tokens += int((batch.labels != -100).sum())
+    (total / tokens).backward()
     made.attempt()
     (commit,) = made.named("commit")
     assert tokens == commit["tokens"] == 3 + 13 + 16 + 16
-    assert commit["loss"] == pytest.approx(float(total) / tokens, rel=1e-5)
+    assert commit["loss"] == pytest.approx(total.item() / tokens, rel=1e-5)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in alone.parameters()])
+    assert commit["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_buffers_of_a_discarded_attempt_are_never_used_again():
+    """A peer that wakes up later still writes into them."""
+    made = rig()
+    made.seat.lose_at = "sums"
+    made.attempt()
+    lost = made.seat.channel.buffers
+    made.attempt()
+    used = {buffer.data_ptr() for buffer in made.seat.channel.buffers}
+    assert used.isdisjoint(buffer.data_ptr() for buffer in lost)
 
 
 def test_commit_record_is_json_and_says_what_the_contract_names():
@@ -277,15 +291,25 @@ def _received(taken, clocks, tensors, on_first_byte) -> SimpleNamespace:
     return SimpleNamespace(clocks=clocks, bytes=1, seconds=0.0, sources=("g0:0",))
 
 
-def test_disk_is_read_by_all_ranks_or_by_none():
+@pytest.mark.parametrize("fellow", [False, True])
+def test_disk_is_read_by_all_ranks_or_by_none(fellow):
     """Reading it is collective: a rank that cannot connect must not leave the others in there."""
     made = rig(good=False)
-    made.seat.lose_at = "connect"
+    made.seat.lose_at, made.seat.fellow_lost = (None, True) if fellow else ("connect", False)
     lineage = Lineage(3, quorum_id(1))
     made.seat.grants = [grant("g0", current=lineage, restore=lineage)]
     made.attempt()  # nothing is found on this disk: reading it would end the process
     assert made.named("discard")[0]["reason"] == "peer_lost"
     assert made.state.void
+
+
+def test_loss_that_only_a_fellow_was_told_of_keeps_the_state_void():
+    made = rig(good=False)
+    made.seat.fellow_lost = True
+    made.attempt()
+    assert made.state.void
+    assert made.text.asked == []
+    assert made.seat.votes == [False]
 
 
 def test_plan_looks_ahead_to_the_next_step():

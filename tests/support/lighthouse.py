@@ -196,6 +196,53 @@ def wait_until(condition):
     return found
 
 
+class Stage:
+    """A lighthouse and its toys, all gone at the end of a test."""
+
+    def __init__(self, folder):
+        self.folder, self.toys, self.processes = folder, [], []
+        self.lighthouse = InThread(folder)
+
+    def toy(self, name, **more):
+        self.toys.append(Toy(self.lighthouse.url, name, **more))
+        return self.toys[-1]
+
+    def toy_process(self, name, life):
+        command = [sys.executable, "-m", "tests.support.lighthouse", self.lighthouse.url, name, life]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        process.stdout.readline()
+        return process
+
+    def restart(self):
+        """A new lighthouse takes the place and the address of the last, and all toys that still watch have come."""
+        bind = self.lighthouse.url.removeprefix("http://")
+        self.lighthouse.stop()
+        self.lighthouse = InThread(self.folder, bind=bind)
+        for toy in self.toys:
+            if toy.watches():
+                toy.wait_notice(lambda notice, epoch=toy.seated.epoch: notice.epoch > epoch)
+
+    def events(self, *names):
+        return self.lighthouse.events(*names)
+
+    def close(self):
+        for toy in self.toys:
+            toy.close()
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+        self.lighthouse.stop()
+
+
+def started(stage, **changes):
+    """Two toys and their first grant, both up to date from the seed."""
+    g0, g1 = stage.toy("g0", **changes), stage.toy("g1", **changes)
+    first, other = ask_all((g0, SCRATCH, True), (g1, SCRATCH, True))
+    assert first == other
+    return g0, g1, first
+
+
 def main():
     """A toy group as a process of its own: asks once from scratch, then waits to be killed. URL NAME LIFE."""
     toy = Toy(sys.argv[1], sys.argv[2], life=sys.argv[3])

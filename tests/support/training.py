@@ -57,6 +57,12 @@ class Dropping(nn.Module):
         return self.head(self.layer(self.drop(self.embedding(tokens))))
 
 
+def dropping() -> Dropping:
+    """Always the same weights."""
+    torch.manual_seed(3)
+    return Dropping()
+
+
 class Text:
     """The same microbatch for the same number; ``blank`` are positions without a label, by microbatch."""
 
@@ -91,6 +97,8 @@ class Seat:
         self.standings: list[Standing] = []
         self.abandoned = 0
         self.channel = Posted()
+        self.fellow_lost = False
+        """Another rank of the group is told of a loss before this one."""
         self.votes: list[bool] = []
         self._added = 0
 
@@ -124,6 +132,8 @@ class Seat:
     def together(self, over: AttemptOver | None) -> None:
         if over is not None:
             raise over
+        if self.fellow_lost:
+            raise AttemptOver(DiscardReason.PEER_LOST, "another rank was told")
 
     def vote(self, *, step: int, complete: bool) -> bool:
         self.votes.append(complete)
@@ -227,8 +237,7 @@ def rig(*failpoints: str, world: int = 1, rank: int = 0, group: str = "g0", good
     events, seat, text, disk, server, signals = Recorder(), Seat(), Text(), Disk(), Server(), Signals()
     phases, beside = Phases(), Beside()
     hit = Failpoints([parse(f) for f in failpoints], group=group, rank=rank, past=(), sink=events)
-    torch.manual_seed(3)
-    model = Dropping()
+    model = dropping()
     mesh = build_mesh(device=torch.device("cpu"), data_parallel=world)
     plain = torch.float32
     shard(model, blocks=[model.layer], mesh=mesh, param_dtype=plain, reduce_dtype=plain, reshard_after_forward=True)
