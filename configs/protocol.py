@@ -145,6 +145,10 @@ class Refused(Exception):
     """The gateway does not admit this group, or will not seat it; the reason is for people."""
 
 
+class QuorumLost(Refused):
+    """Fewer groups than the run needs have asked for too long: exit 3."""
+
+
 class Buried(Exception):
     """This incarnation is declared lost, for ever: it exits 7."""
 

@@ -27,23 +27,16 @@ class Timeouts:
     """All limits of a run, seconds."""
 
     failure_detection: Limit
-    hang: Limit
     transfer_stall: Limit
     collective: Limit
     start_wait: Limit
     first_step: Limit
     quorum: Limit
-    watchdog: Limit
 
     @property
     def failure_detection_s(self) -> float:
         """Silence after which a host is dead."""
         return self.failure_detection.seconds
-
-    @property
-    def hang_s(self) -> float:
-        """How long a participant may lag behind a phase in which another one waits."""
-        return self.hang.seconds
 
     @property
     def transfer_stall_s(self) -> float:
@@ -69,11 +62,6 @@ class Timeouts:
     def quorum_timeout_s(self) -> float:
         """How long a group waits for a quorum before it ends as one that lost it."""
         return self.quorum.seconds
-
-    @property
-    def watchdog_s(self) -> float:
-        """Without progress of any kind for this long a process dumps its stacks and ends."""
-        return self.watchdog.seconds
 
     def table(self) -> str:
         """The limits as text, shortest first, one a line."""
@@ -115,10 +103,6 @@ def derive(config: Config, *, step_s: float | None = None, heal_s: float | None 
     )
     return Timeouts(
         failure_detection=Limit(seconds=detection, reason="the knob", set_by=prefix + "failure_detection_s"),
-        hang=Limit(
-            seconds=max(detection, 2 * step) if step_s is not None else first_step.seconds,
-            reason="the first step's limit until a step was seen, then 2 steps, at least a detection",
-        ),
         transfer_stall=Limit(
             # Before those who wait for the healing peer in a collective give up.
             seconds=min(max(5.0, 2 * detection), (detection + collective.seconds) / 2),
@@ -128,7 +112,6 @@ def derive(config: Config, *, step_s: float | None = None, heal_s: float | None 
         start_wait=start_wait,
         first_step=first_step,
         quorum=quorum,
-        watchdog=Limit(seconds=2 * max(first_step.seconds, quorum.seconds), reason="twice the longest wait"),
     )
 
 

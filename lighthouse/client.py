@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from configs.protocol import Buried, Claim, Ended, Grant, Notice, Refused, Seated, Terms, Unreachable
+from configs.protocol import Buried, Claim, Ended, Grant, Notice, QuorumLost, Refused, Seated, Terms, Unreachable
 from configs.words import RUNNING_BITS, DepartureCause, Lineage
 from lighthouse import messages
 from lighthouse.protos import phalanx_pb2 as pb
@@ -213,7 +213,7 @@ class Control:
             raise Buried(reply.buried.reason)
         if answer == "ended":
             raise Ended(messages.lineage_from(reply.ended))
-        raise Refused(reply.refused.reason)
+        raise (QuorumLost if reply.refused.quorum_lost else Refused)(reply.refused.reason)
 
     def _see(self, epoch: int) -> None:
         """Two lighthouses: the older one must not be obeyed by anyone who has heard the younger."""

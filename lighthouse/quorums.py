@@ -125,7 +125,7 @@ class Quorums:
                 for who in absent:
                     self._bury(who, DepartureCause.EXPIRED, reason)
             case Lost(reason=reason):
-                self.waiting.deny_all(Refused(reason))
+                self.waiting.deny_all(Refused(reason, quorum_lost=True))
             case Seat():
                 await self._seat(decision)
                 self.wake()

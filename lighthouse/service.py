@@ -52,8 +52,8 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
     async def Ask(self, request: pb.AskRequest, context: _Context) -> pb.AskReply:  # noqa: N802
         answer = await self._gateway.ask(messages.claim_from(request))
         match answer:
-            case Refused(reason=reason):
-                return pb.AskReply(refused=pb.Refusal(reason=reason))
+            case Refused(reason=reason, quorum_lost=lost):
+                return pb.AskReply(refused=pb.Refusal(reason=reason, quorum_lost=lost))
             case Buried(reason=reason):
                 return pb.AskReply(buried=pb.Refusal(reason=reason))
             case Ended(lineage=lineage):

@@ -23,6 +23,7 @@ class Refused:
     """Not now, or not at all."""
 
     reason: str
+    quorum_lost: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What did each death of a group cost, and how did its successor come back?
 
 A pure function over the event logs. Deaths are the launcher's ``exit`` events; the moment of a kill is that of the
-``fault`` event that announced it, where there is one. Stall: from the kill to the start of the survivor's next attempt.
+``fault`` event that announced it, where there is one. Stall: from the kill, or from when
+the survivor needs the lost group if later, to the start of its next attempt; redone work is not part of it.
 Recovery: from the kill to the successor's first commit with a share of its own.
 """
 
@@ -84,12 +85,20 @@ def _first_share(logs: Logs, *, group: str, after: float) -> float | None:
 
 def _stall(logs: Logs, *, group: str, t: float) -> float | None:
     """The longest wait of a survivor for its next attempt; with none, that of the group itself."""
-    before = [e for e in logs.of(group, "quorum") if time_of(e) <= t]
-    survivors = [g for g in (before[-1].get("participants") or () if before else logs.groups) if g != group]
-    waits = [wait for g in survivors or [group] if (wait := _wait_of(logs, group=g, t=t)) is not None]
+    seated = [e for e in logs.of(group, "quorum") if time_of(e) <= t]
+    last = seated[-1] if seated else {}
+    survivors = [g for g in (last.get("participants") or logs.groups) if g != group]
+    waits = [wait for g in survivors or [group] if (wait := _wait_of(logs, group=g, t=t, lost=last)) is not None]
     return max(waits, default=None)
 
 
-def _wait_of(logs: Logs, *, group: str, t: float) -> float | None:
-    """Seconds from ``t`` to the group's next attempt. Its ``quorum`` event is written once it has a quorum."""
-    return next((time_of(e) - t for e in logs.of(group, "quorum") if time_of(e) > t), None)
+def _wait_of(logs: Logs, *, group: str, t: float, lost: Event) -> float | None:
+    """Seconds for which the death at ``t`` kept ``group`` waiting: from the death, or from when it began to wait for
+    the dead group if that is later, to its next attempt without it. ``lost`` is the dead group's last quorum, whose id
+    ends with it; a ``quorum`` event is written once the quorum is there."""
+    after = [e for e in logs.of(group, "quorum") if time_of(e) > t and e.get("quorum_id") != lost.get("quorum_id")]
+    if not after:
+        return None
+    begins = time_of(after[0])
+    discards = [e for e in logs.of(group, "discard") if t < time_of(e) <= begins and "waited_s" in e]
+    return begins - max([t, *(time_of(e) - float(e["waited_s"]) for e in discards)])

@@ -31,6 +31,10 @@ class Report:
     tokens: int
     tokens_per_s: float | None
     step_s: float | None
+    phases_s: Mapping[str, float]
+    """Median seconds of a committed attempt that rank 0 of a group spends in each phase."""
+    seconds: Mapping[str, Mapping[str, float]]
+    """By group: seconds of rank 0 in each phase, of all attempts."""
     commit_ratio: float | None
     loss_first: float | None
     loss_last: float | None
@@ -66,6 +70,8 @@ def read_report(logs: Logs, *, since: float = 0.0) -> Report:
         tokens=tokens,
         tokens_per_s=_speed(recent),
         step_s=_median([float(e["seconds"]) for e in recent if e.get("seconds")]),
+        phases_s=_phases(logs, since),
+        seconds={group: _phase_sums(logs.of(group, "commit", "discard"), since) for group in logs.groups},
         commit_ratio=len(recent) / attempts if attempts else None,
         loss_first=_loss(history[:1]),
         loss_last=_loss(history[-1:]),
@@ -84,6 +90,7 @@ def text_of(report: Report) -> str:
         ("loss", _losses(report)),
         ("attempts", _attempts(report)),
         ("speed", _speed_text(report)),
+        ("a step", ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in report.phases_s.items()) or "-"),
         *(("failure", failure_text(recovery)) for recovery in report.recoveries),
         ("ledger", ledger_text(report.ledger)),
         ("checkpoints", ", ".join(f"{count} {status}" for status, count in report.checkpoints.items()) or "none"),
@@ -133,6 +140,23 @@ def _speed(commits: list[Event]) -> float | None:
         return None
     seconds = time_of(commits[-1]) - time_of(commits[0])
     return sum(int(e.get("tokens") or 0) for e in commits[1:]) / seconds if seconds > 0 else None
+
+
+def _phases(logs: Logs, since: float) -> dict[str, float]:
+    """Medians over the commits of all groups; a phase that half of them do not have is left out."""
+    commits = [e.get("phases") or {} for _, e in logs.of_groups("commit") if time_of(e) >= since]
+    names = dict.fromkeys(name for phases in commits for name in phases)
+    medians = {name: _median([float(phases.get(name, 0.0)) for phases in commits]) or 0.0 for name in names}
+    return {name: seconds for name, seconds in medians.items() if seconds > 0}
+
+
+def _phase_sums(events: list[Event], since: float) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for event in events:
+        if time_of(event) >= since:
+            for name, seconds in (event.get("phases") or {}).items():
+                sums[name] = sums.get(name, 0.0) + float(seconds)
+    return sums
 
 
 def _median(values: list[float]) -> float | None:

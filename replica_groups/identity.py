@@ -27,6 +27,7 @@ class Place:
     rank: int
     world: int
     local_rank: int
+    """Number of its device on this machine."""
     store_host: str
     store_port: int
     lighthouse: str | None = None

@@ -18,13 +18,16 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 DATA_AXIS = "dp_shard"
 
 
-def device_of(*, local_rank: int, devices: Sequence[int] | None = None) -> torch.device:
-    """The device of this rank: an accelerator where there is one, else the CPU."""
+def device_of(index: int) -> torch.device:
+    """Device ``index`` of this machine where there is an accelerator, else the CPU. Raises ValueError if there are
+    fewer."""
     if not torch.accelerator.is_available():
         return torch.device("cpu")
     kind = torch.accelerator.current_accelerator()
     assert kind is not None
-    index = devices[local_rank] if devices else local_rank % torch.accelerator.device_count()
+    count = torch.accelerator.device_count()
+    if index >= count:
+        raise ValueError(f"this rank is to use device {index}, but there are {count}: see launch.devices")
     torch.accelerator.set_device_index(index)
     return torch.device(kind.type, index)
 

@@ -123,8 +123,6 @@ def test_limits_derive_from_the_knob_and_from_what_was_seen():
     assert quiet.failure_detection_s == 2.0
     assert quiet.collective_timeout_s == 30.0
     assert busy.collective_timeout_s == 300.0
-    assert busy.hang_s == 24.0
-    assert timeouts.derive(config, step_s=0.1).hang_s == 2.0
     slow = timeouts.derive(load("debug", ["--fault_tolerance.failure_detection_s", "10"]))
     assert slow.collective_timeout_s == 100.0
 
@@ -145,7 +143,7 @@ def test_derived_limits_are_always_in_order(detection, step, heal):
     ft = Config().fault_tolerance.model_copy(update={"failure_detection_s": detection})
     limits = timeouts.derive(Config().model_copy(update={"fault_tolerance": ft}), step_s=step, heal_s=heal)
     assert timeouts.violations(limits) == []
-    assert detection < limits.transfer_stall_s < limits.collective_timeout_s < limits.watchdog_s
+    assert detection < limits.transfer_stall_s < limits.collective_timeout_s < limits.quorum_timeout_s
 
 
 @pytest.mark.parametrize(

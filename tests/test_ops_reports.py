@@ -18,7 +18,8 @@ BOTH = {"g0": [0, 1], "g1": [2, 3]}
 
 
 def quorum(t: float, participants: list[str], healing: tuple[str, ...] = ()) -> dict:
-    return {"t": t, "event": "quorum", "participants": participants, "healing": list(healing), "step": int(t)}
+    seen = {"participants": participants, "healing": list(healing), "quorum_id": len(participants)}
+    return {"t": t, "event": "quorum", "step": int(t), **seen}
 
 
 def story() -> dict[str, list[dict]]:
@@ -64,6 +65,21 @@ def test_a_kill_and_its_parts():
     assert found.stall_s == pytest.approx(0.15)
     assert found.recovery_s == pytest.approx(2.91)  # step 4 was healed with an empty share: that is not yet recovery
     assert (found.heal_sources, found.heal_bytes, found.heal_s) == (("g0",), 1000, 0.05)
+
+
+def test_an_attempt_that_still_counts_on_the_dead_ends_no_stall():
+    told = story()
+    told["g0"].insert(4, quorum(2.11, ["g0", "g1"]))
+    (found,) = recoveries(logs(**told))
+    assert found.stall_s == pytest.approx(0.15)
+
+
+def test_work_that_does_not_need_the_dead_is_no_stall():
+    told = story()
+    discard = next(event for event in told["g0"] if event["event"] == "discard")
+    discard["waited_s"] = 0.03
+    (found,) = recoveries(logs(**told))
+    assert found.stall_s == pytest.approx(0.08)
 
 
 def test_a_death_without_a_successor_has_no_recovery():

@@ -56,7 +56,7 @@ def build(
     sink = event_sink(config, place, connection, run)
     failpoints = set_failpoints(config, place, connection, run)
     failpoints("build")
-    device = device_of(local_rank=place.local_rank, devices=config.launch.devices)
+    device = device_of(place.local_rank)
     _init_group(place, store, device=device, timeout_s=connection.timeouts.first_step_limit_s)
     torch.use_deterministic_algorithms(config.debug.deterministic, warn_only=config.debug.deterministic_warn_only)
     mesh = build_mesh(device=device, data_parallel=shapes.shard_degree(config))

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import Store
 
 from configs.digest import common_digest
 from configs.dump import to_toml
-from configs.protocol import Notice, Seated, Terms, Unreachable
+from configs.protocol import Notice, Refused, Seated, Terms, Unreachable
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
 from configs.timeouts import Timeouts, derive
@@ -67,7 +67,10 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
 
     Raises Refused with the gateway's reason, ExitRequest when no lighthouse answers.
     """
-    host = address_of(config.fault_tolerance.interface)
+    try:
+        host = address_of(config.fault_tolerance.interface)
+    except ValueError as error:
+        raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
     timeouts = derive(config)
     signals = Signals()
     on_broken = _on_broken(leaver)
@@ -100,7 +103,7 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
     connection.control, connection.hub = control, hub
     leaver.before(lambda code, reason: _last_words(connection, code, reason))
     hub.start()
-    control.watch(place.group, seated.incarnation, _on_notice(connection, leaver), lambda _: None)
+    control.watch(place.group, seated.incarnation, _on_notice(connection, leaver), _on_break)
     if seated.ended is not None:
         raise ExitRequest(Exit.DONE, f"the run has ended at {seated.ended}")
     return connection
@@ -133,6 +136,7 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
         steps=config.training.steps,
     )
     deadline = time.monotonic() + timeouts.first_step_limit_s
+    told = False
     while True:
         try:
             return control.join(
@@ -143,7 +147,12 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
                 ranks=list(range(place.world)),
                 config=to_toml(config),
             )
+        except Refused as refusal:  # another run, config or secret: starting again would not help
+            raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse refuses {place.group}: {refusal}") from refusal
         except Unreachable as error:
+            if not told:
+                print(f"waiting for the lighthouse at {place.lighthouse}: {error}")
+                told = True
             if time.monotonic() > deadline:
                 raise ExitRequest(Exit.QUORUM_LOST, f"no lighthouse at {place.lighthouse}: {error}") from error
             time.sleep(_RETRY_S)
@@ -158,6 +167,10 @@ def _on_notice(connection: Connection, leaver: Leaver) -> Callable[[Notice], Non
         connection.hub.broadcast({"notice": NOTICE.dump_python(notice, mode="json")})
 
     return tell
+
+
+def _on_break(reason: str) -> None:
+    print(f"the stream to the lighthouse broke ({reason}); asking again until it is back")
 
 
 def _on_broken(leaver: Leaver) -> Callable[[str], None]:

@@ -15,7 +15,7 @@ from typing import NoReturn
 import torch
 
 from configs.lifetime import die_with_parent
-from configs.protocol import Ended, Refused
+from configs.protocol import Ended, QuorumLost
 from configs.run_folder import RunFolder
 from configs.schema import Config
 from configs.words import Exit, ExitRequest
@@ -23,7 +23,7 @@ from replica_groups.channel import use_interface
 from replica_groups.identity import Place, open_group_store
 from trainer.build import build
 from trainer.connection import connect
-from trainer.data.errors import StoreError
+from trainer.data.errors import DataError
 from trainer.process import Leaver, on_terminate, redirect_output
 from trainer.transaction import Transaction
 
@@ -50,7 +50,7 @@ def _run(config: Config, place: Place, leaver: Leaver) -> None:
     use_interface(config.fault_tolerance.interface)
     os.environ["OMP_NUM_THREADS"] = str(config.launch.threads_per_rank)
     torch.set_num_threads(config.launch.threads_per_rank)
-    run = RunFolder(root=Path(config.job.dump_folder))
+    run = RunFolder(root=Path(config.job.dump_folder).expanduser())
     store = open_group_store(place, timeout_s=_STORE_LIMIT_S)
     connection = connect(config, place, store=store, run=run, leaver=leaver)
     on_terminate(connection.drain)
@@ -64,10 +64,10 @@ def _run(config: Config, place: Place, leaver: Leaver) -> None:
 def _code_of(error: BaseException) -> Exit:
     if isinstance(error, Ended):
         return Exit.DONE
-    if isinstance(error, StoreError):
+    if isinstance(error, DataError):
         return Exit.BAD_CONFIG
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    if isinstance(error, Refused) and str(error).startswith("quorum lost"):
+    if isinstance(error, QuorumLost):
         return Exit.QUORUM_LOST
     return Exit.INCARNATION_OVER

@@ -83,7 +83,7 @@ class GroupMetrics:
 
     def _heal(self, event: Event) -> None:
         self._count("heals_total", "Times this group took its state from peers.")
-        self._count("heal_bytes_total", "Bytes that rank 0 took from peers.", by=event["bytes"])
+        self._count("heal_bytes_total", "Bytes that this group took from peers.", by=event["bytes"])
         self._count("heal_seconds_total", "Seconds of healing.", by=event["seconds"])
 
     def _checkpoint(self, event: Event) -> None:

@@ -47,6 +47,11 @@ class Phases:
         self._attempt[self._current] = self._attempt.get(self._current, 0.0) + now - self._since
         self._current, self._since = phase, now
 
+    def so_far(self, phase: Phase) -> float:
+        """Seconds spent in ``phase`` since the last ``take``."""
+        self.enter(self._current)
+        return self._attempt.get(phase, 0.0)
+
     def take(self, *, next_phase: Phase, discarded: bool = False) -> dict[str, float]:
         """Seconds by phase since the last ``take``; an attempt that was discarded is one phase."""
         self.enter(next_phase)

@@ -78,8 +78,8 @@ class StateKeeper:
     """How long a healer whose sources are gone waits to be told that the attempt is over."""
     void: bool = True
     unconfirmed: Lineage | None = None
-    _incoming: Clocks | None = None
-    """Clocks of a state that this rank has taken, until all ranks of the group have it."""
+    _incoming: tuple[Clocks, tuple[str, ...], int, float] | None = None
+    """A state that was received, until all ranks of the group have it: its clocks, sources, bytes, seconds."""
 
     def on_disk(self) -> tuple[Lineage, ...]:
         """What this group can bring if nobody current is alive. Disk is not looked at while the state is good."""
@@ -120,8 +120,13 @@ class StateKeeper:
         self.phases.enter(Phase.OTHER)
 
     def taken(self, seating: Seating) -> None:
-        """Every rank of the group holds what it took: the state is good."""
-        self.clocks, self._incoming = self._incoming or self.clocks, None
+        """Every rank of the group holds what it took: the state is good. Collective after a heal."""
+        if self._incoming is not None:
+            self.clocks, sources, size, seconds = self._incoming
+            self._incoming = None
+            total = torch.tensor([size], dtype=torch.int64)
+            dist.all_reduce(total)
+            self.sink("heal", step=self.clocks.step, sources=list(sources), bytes=int(total), seconds=seconds)
         if self.clocks.lineage != seating.grant.current:
             raise ExitRequest(Exit.INCARNATION_OVER, f"holds {self.clocks.lineage}, granted {seating.grant.current}")
         self.void = False
@@ -205,16 +210,10 @@ class StateKeeper:
                 raise over from error
             raise ExitRequest(Exit.INCARNATION_OVER, f"void, and no source is left: {error}") from error
         self.void = True
-        self._incoming = received.clocks
         self.unconfirmed = None
         by_address = {address: group for group, address in sources}
-        self.sink(
-            "heal",
-            step=grant.current.step,
-            sources=[by_address[address] for address in received.sources],
-            bytes=received.bytes,
-            seconds=time.monotonic() - began,
-        )
+        names = tuple(by_address[address] for address in received.sources)
+        self._incoming = (received.clocks, names, received.bytes, time.monotonic() - began)
 
 
 def _in_turn(grant: Grant, *, group: str, rank: int) -> list[tuple[str, str]]:

@@ -168,6 +168,7 @@ class Transaction:
         state.save(rank=seating.rank, size=seating.size)
         p.phases.enter(Phase.OTHER)
         if state.clocks.skips >= p.nonfinite_limit:
+            state.disk.drain()
             raise ExitRequest(Exit.NONFINITE, f"{state.clocks.skips} steps in a row had a non-finite gradient")
 
     def _discard(self, over: AttemptOver, *, grant: Grant) -> None:
@@ -182,6 +183,7 @@ class Transaction:
             quorum_id=grant.quorum_id,
             reason=over.reason.value,
             why=over.text,
+            waited_s=p.phases.so_far(Phase.REDUCE),
             phases=p.phases.take(next_phase=Phase.OTHER, discarded=True),
         )
 

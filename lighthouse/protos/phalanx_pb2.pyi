@@ -51,10 +51,12 @@ class JoinRequest(_message.Message):
     def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., group: _Optional[str] = ..., life: _Optional[str] = ..., pid: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., config: _Optional[str] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "quorum_lost")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_LOST_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    quorum_lost: bool
+    def __init__(self, reason: _Optional[str] = ..., quorum_lost: _Optional[bool] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("seated", "refused")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from configs.load import classify, load
+from configs.load import classify, examine, load
 from configs.names import shipped
 from configs.run_folder import RunFolder
 from configs.schema import Config
@@ -148,8 +148,9 @@ def _dry_run(options: argparse.Namespace) -> Result:
     """Each key that was given, and what would run. Raises ConfigError for unknown keys and bad values."""
     keys = classify(options.config, options.overrides)
     width = max((len(key) for key, _ in keys), default=0)
-    later = [key for key, status in keys if status == "not supported yet"]
     lines = [f"{key:<{width}}  {status}" for key, status in keys]
+    # A key of a later feature is refused only where it would act.
+    later = [problem.key for problem in examine(options.config, options.overrides).unsupported]
     plan = [] if later else _plan(load(options.config, options.overrides), options)
     if later:
         lines.append("would not start: " + ", ".join(later) + " not supported yet")

@@ -50,9 +50,8 @@ class LifeLog:
     def read(self) -> None:
         """Take in what was written since the last call."""
         for event in self.tail.read():
-            if event.get("event") == "start":
-                self.incarnation = event.get("incarnation")
-            elif event.get("event") == "exit":
+            self.incarnation = event.get("incarnation") or self.incarnation
+            if event.get("event") == "exit":
                 self.exit_reason = str(event.get("reason") or "")
             elif event.get("event") == "commit":
                 self.committed = True

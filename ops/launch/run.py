@@ -132,7 +132,9 @@ class LocalRun:
         self._coordinator.start()
         self._endpoints.set("gateway", self._coordinator.gateway)
         self._endpoints.set("lighthouse", self._coordinator.page)
-        self._console.say(f"lighthouse at {self._coordinator.gateway}, page {self._coordinator.page}")
+        self._console.say(
+            f"lighthouse at {self._coordinator.gateway}, its state at {self._coordinator.page}/status.json"
+        )
         return self._coordinator.gateway
 
     def _start_groups(self, url: str) -> list[threading.Thread]:

@@ -67,6 +67,7 @@ class Warm:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["ops.launch.preload", *preload])
         self._environment = dict.fromkeys(ONE_THREAD, str(threads))
+        self._environment["RUST_LOG"] = os.environ.get("RUST_LOG", "warn")  # torchft's lines are many a step
         # The kernel ends the server when the thread that started it ends: this one lives as long as the process.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="warm")
 
