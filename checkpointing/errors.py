@@ -16,6 +16,10 @@ class CheckpointError(ExitRequest):
         super().__init__(Exit.CHECKPOINT, reason)
 
 
+class DamagedCheckpoint(CheckpointError):
+    """The checkpoint that was to be loaded does not verify, the same on every rank; an older one may."""
+
+
 class BadCheckpoint(Exception):
     """One checkpoint folder does not verify; the text says what is wrong with it."""
 

@@ -22,6 +22,7 @@ WRITING = ".writing-"
 DELETING = ".deleting-"
 ASIDE = ".aside-"
 _REASON = "REASON.txt"
+_DAMAGED = "DAMAGED.txt"
 
 
 class Unfinished:
@@ -100,6 +101,21 @@ def set_aside(path: Path, reason: str) -> Path | None:
     with contextlib.suppress(OSError):  # the reason is for a human; the move is what counts
         (target / _REASON).write_text(reason + "\n")
     return target
+
+
+def mark_damaged(path: Path, reason: str) -> None:
+    """Note in a checkpoint that its digests do not verify, so that the next look passes over it without reading it all
+    again; it stays where it is, for a run that has nothing else must not start afresh. Raises OSError."""
+    (path / _DAMAGED).write_text(f"{reason} (delete this file when it is repaired)\n")
+    sync_folder(path)
+
+
+def damage(path: Path) -> str | None:
+    """The note of ``mark_damaged``, if there is one."""
+    try:
+        return (path / _DAMAGED).read_text().strip()
+    except OSError:
+        return None
 
 
 def delete(path: Path, *, writer: str) -> None:

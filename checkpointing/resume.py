@@ -8,6 +8,7 @@ and no ``.metadata`` is unpickled before its digest is verified.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import warnings
@@ -21,7 +22,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from checkpointing import folder as folders
-from checkpointing.errors import BadCheckpoint, CheckpointError
+from checkpointing.errors import BadCheckpoint, CheckpointError, DamagedCheckpoint
 from checkpointing.fellows import Fellows
 from checkpointing.manifest import MANIFEST, METADATA, Key, Manifest, check_digests, check_sizes, read_manifest
 from checkpointing.retention import abandoned, newest_first
@@ -182,12 +183,16 @@ def load(
 
     The ranks verify all digests together first. ``tensors`` is this rank's closed list; names that start with one of
     ``skip`` keep their values. Sharding may differ from the writer's. Raises CheckpointError, the same on every rank:
-    a digest that differs, missing or extra keys, another shape or dtype, a file that cannot be read.
+    missing or extra keys, another shape or dtype, a file that cannot be read; DamagedCheckpoint, for which rank 0 has
+    left a note in the folder, when a digest differs.
     """
     fellows = Fellows(group)
     manifest, problems = _verify_together(path, fellows, secret)
     if manifest is None or problems:
-        raise CheckpointError(f"{path} cannot be loaded: " + "; ".join(problems))
+        if fellows.rank == 0:
+            with contextlib.suppress(OSError):  # then the next look verifies, and passes over it, once more
+                folders.mark_damaged(path, "; ".join(problems))
+        raise DamagedCheckpoint(f"{path} cannot be loaded: " + "; ".join(problems))
     mine = {name: tensor for name, tensor in tensors.items() if not name.startswith(tuple(skip))}
     held = {name: Key(shard.dtype, shard.shape) for name, shard in ((n, describe(t)) for n, t in mine.items())}
     wanted = {name: key for part in fellows.all(held) for name, key in part.items()}
@@ -207,6 +212,8 @@ def load(
 
 
 def _glance(path: Path, *, secret: bytes | None) -> Manifest:
+    if found := folders.damage(path):
+        raise BadCheckpoint(found)
     manifest = read_manifest(path, secret=secret)
     check_sizes(path, manifest)
     return manifest

@@ -268,7 +268,7 @@ class Checkpointer:
             check_sizes(path, read_manifest(path, secret=self._secret))
         except BadCheckpoint:
             return False
-        return True
+        return folders.damage(path) is None
 
     def _settle(self) -> None:
         """Publish or drop what waits, by what is known of it now."""

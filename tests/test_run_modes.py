@@ -134,3 +134,20 @@ def test_too_few_groups_for_too_long_is_exit_3(rig):
     run = rig.run_config(config, groups=["g0"])
     assert run.code == Exit.QUORUM_LOST, run.said
     assert "quorum lost: 1 of at least 2 groups" in run.reason
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_the_run_goes_on_from_the_one_before(rig):
+    whole = rig.run("damaged-alone", groups=1, ranks=1, steps=8)
+    first = rig.run("damaged", groups=2, ranks=1, steps=4)
+    assert first.code == Exit.DONE, first.said
+    newest = max((first.folder.root / "checkpoints").glob("step-*"))
+    shard = max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    again = rig.run("damaged", groups=2, ranks=1, steps=8)
+    assert again.code == Exit.DONE, again.said
+    restored = [e["step"] for e in again.events("g0", "restore") if e["source"] == "disk"]
+    assert restored == [3], "step 4 is damaged"
+    assert again.series("digest") == whole.series("digest")
+    holds(again, steps=8)

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.training import SHAPE, bits, rig, world_of_one
+from tests.support.stand_ins import SHAPE
+from tests.support.training import bits, rig, world_of_one
 from trainer.compute import LOSS_BITS, loss_limit, random_seed
 
 

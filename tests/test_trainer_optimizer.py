@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from replica_groups.mesh import build_mesh
 from tests.support.training import world_of_one
 from trainer.optimizer import build_optimizer, clip, gradient_norm, update
 
@@ -29,7 +28,7 @@ def params() -> list[nn.Parameter]:
 
 
 def norm_of(params) -> float:
-    return gradient_norm(params, mesh=build_mesh(device=torch.device("cpu"), data_parallel=1))
+    return gradient_norm(params)
 
 
 def test_norm_is_that_of_the_whole_gradient(params):

@@ -66,13 +66,24 @@ class Source:
                 raise TransferStopped("the attempt is over")
 
 
-def healer(*, good: bool) -> tuple[Rig, Source]:
-    made, source = rig(good=good), Source()
-    made.state.fetch = source.fetch
-    return made, source
+@pytest.fixture
+def healer(beside):
+    """Makes a rank whose peer is a ``Source``; transfers still under way end with the test."""
+    sources: list[Source] = []
+
+    def make(*, good: bool) -> tuple[Rig, Source]:
+        made, source = rig(good=good), Source()
+        sources.append(source)
+        made.state.fetch = source.fetch
+        return made, source
+
+    yield make
+    for source in sources:
+        source.begin.set()
+        source.end.set()
 
 
-def test_state_is_void_from_the_first_byte_until_all_ranks_have_taken_it(beside):
+def test_state_is_void_from_the_first_byte_until_all_ranks_have_taken_it(beside, healer):
     """It was good but stale: an orphaned commit, say. Until a byte arrives it still is what it was."""
     made, source = healer(good=True)
     taking = beside.submit(made.state.take, seating(BEHIND))
@@ -92,7 +103,7 @@ def test_state_is_void_from_the_first_byte_until_all_ranks_have_taken_it(beside)
     assert (heal["step"], heal["sources"], heal["bytes"]) == (12, ["g1"], 640)
 
 
-def test_state_that_only_this_rank_has_taken_is_forgotten_with_its_attempt():
+def test_state_that_only_this_rank_has_taken_is_forgotten_with_its_attempt(healer):
     """A fellow was told of a loss and the ranks left the attempt together: they must agree on what they claim."""
     made, source = healer(good=False)
     source.begin.set()
@@ -104,7 +115,7 @@ def test_state_that_only_this_rank_has_taken_is_forgotten_with_its_attempt():
     assert made.state.clocks == made.state.scratch
 
 
-def test_heal_asks_for_exactly_the_current_state(beside):
+def test_heal_asks_for_exactly_the_current_state(beside, healer):
     made, source = healer(good=False)
     source.begin.set()
     source.end.set()
@@ -115,7 +126,7 @@ def test_heal_asks_for_exactly_the_current_state(beside):
     assert call["tensors"] is made.state.tensors
 
 
-def test_loss_before_the_first_byte_leaves_the_state_as_it_was(beside):
+def test_loss_before_the_first_byte_leaves_the_state_as_it_was(beside, healer):
     made, source = healer(good=True)
     taking = beside.submit(made.state.take, seating(BEHIND))
     assert source.asked.wait(LIMIT_S)
@@ -126,7 +137,7 @@ def test_loss_before_the_first_byte_leaves_the_state_as_it_was(beside):
     assert made.state.clocks.lineage == SCRATCH
 
 
-def test_loss_during_the_transfer_is_raised_once_nobody_writes_any_more(beside):
+def test_loss_during_the_transfer_is_raised_once_nobody_writes_any_more(beside, healer):
     made, source = healer(good=True)
     source.begin.set()
     taking = beside.submit(made.state.take, seating(BEHIND))
@@ -138,7 +149,7 @@ def test_loss_during_the_transfer_is_raised_once_nobody_writes_any_more(beside):
     assert made.state.void
 
 
-def test_void_without_a_source_ends_the_incarnation():
+def test_void_without_a_source_ends_the_incarnation(healer):
     made, source = healer(good=False)
     made.state.patience_s = 0.01
     source.error = TransferError("every source has failed")
@@ -150,7 +161,7 @@ def test_void_without_a_source_ends_the_incarnation():
     assert made.state.void
 
 
-def test_source_that_failed_because_it_died_is_a_discard(beside):
+def test_source_that_failed_because_it_died_is_a_discard(beside, healer):
     """The transfer breaks a moment before the gateway says why."""
     made, source = healer(good=False)
     made.state.patience_s = 3600.0
@@ -164,7 +175,7 @@ def test_source_that_failed_because_it_died_is_a_discard(beside):
         taking.result(LIMIT_S)
 
 
-def test_nobody_who_serves_ends_the_incarnation():
+def test_nobody_who_serves_ends_the_incarnation(healer):
     made, _ = healer(good=False)
     nobody = grant("g0", "g1", healing=("g0", "g1"), current=CURRENT)
     with pytest.raises(ExitRequest) as caught:

@@ -63,27 +63,8 @@ def build(
     data = build_data(config, dp_rank=mesh.get_local_rank(), log=print)
     spec = get(config.model.name)
     model = _model(config, spec, data, mesh=mesh, device=device)
-    optimizer = build_optimizer(
-        model.parameters(),
-        name=config.optimizer.name,
-        betas=(config.optimizer.beta1, config.optimizer.beta2),
-        eps=config.optimizer.eps,
-        weight_decay=config.optimizer.weight_decay,
-        implementation=config.optimizer.implementation,
-    )
-    ensure_optimizer_state(optimizer)
-    reducer = GradientReducer(
-        model,
-        how=precision(
-            reduction=config.fault_tolerance.reduction,
-            bits=config.fault_tolerance.fixed_point_bits,
-            microbatches=shapes.microbatches(config),
-            ranks=place.world,
-        ),
-        bucket_bytes=config.fault_tolerance.bucket_bytes,
-        failpoint=failpoints,
-    )
-    failpoints.poison = reducer.poison_next
+    optimizer = _optimizer(config, model)
+    reducer = _reducer(config, place, model, failpoints)
     server = StateServer(
         host=connection.host,
         secret=_secret(),
@@ -116,7 +97,6 @@ def build(
         digest_interval=config.debug.digest_interval,
         nonfinite_limit=1 if config.training.nonfinite == "stop" else config.training.nonfinite_limit,
         shape=_shape(config, data),
-        mesh=mesh,
         model=model,
         params=[p for p in model.parameters() if p.requires_grad],
         optimizer=optimizer,
@@ -170,6 +150,36 @@ def _model(config: Config, spec: ModelSpec[Any], data: Data, *, mesh: DeviceMesh
 def _vocabulary(config: Config, data: Data) -> int | None:
     """A tokenizer of our own decides the vocabulary; a published one comes with the published shape."""
     return None if config.model.hf_assets_path else data.store.vocab_size
+
+
+def _optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """With its state already there, so that a group can be healed or restored before its first step."""
+    optimizer = build_optimizer(
+        model.parameters(),
+        name=config.optimizer.name,
+        betas=(config.optimizer.beta1, config.optimizer.beta2),
+        eps=config.optimizer.eps,
+        weight_decay=config.optimizer.weight_decay,
+        implementation=config.optimizer.implementation,
+    )
+    ensure_optimizer_state(optimizer)
+    return optimizer
+
+
+def _reducer(config: Config, place: Place, model: nn.Module, failpoints: Failpoints) -> GradientReducer:
+    reducer = GradientReducer(
+        model,
+        how=precision(
+            reduction=config.fault_tolerance.reduction,
+            bits=config.fault_tolerance.fixed_point_bits,
+            microbatches=shapes.microbatches(config),
+            ranks=place.world,
+        ),
+        bucket_bytes=config.fault_tolerance.bucket_bytes,
+        failpoint=failpoints,
+    )
+    failpoints.poison = reducer.poison_next
+    return reducer
 
 
 def _state(

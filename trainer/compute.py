@@ -95,7 +95,7 @@ class Compute:
         share = plan.shares[self._group]
         self._reducer.begin(channel)
         self._sums = torch.zeros(3, dtype=torch.int64, device=self._device)
-        with _own_randomness():
+        with _own_randomness(self._device):
             for index, microbatch in enumerate(share):
                 self._at_microbatch(microbatch - plan.first)
                 self._phases.enter(Phase.DATA)
@@ -112,7 +112,7 @@ class Compute:
     def rehearse(self, *, rows: int, seq_len: int) -> None:
         """One forward and backward on a dummy batch: compiles, connects, allocates, finds errors. Moves nothing."""
         tokens = torch.zeros(rows, seq_len, dtype=torch.int64, device=self._device)
-        with _own_randomness():
+        with _own_randomness(self._device):
             (token_loss(self._model(tokens), tokens) / tokens.numel()).backward()
         self._model.zero_grad(set_to_none=True)
 
@@ -170,6 +170,11 @@ def random_seed(seed: int, step: int, microbatch: int, rank: int) -> int:
 
 
 @contextmanager
-def _own_randomness() -> Iterator[None]:
-    with torch.random.fork_rng():
-        yield
+def _own_randomness(device: torch.device) -> Iterator[None]:
+    """Put the generators of the CPU and of ``device`` back afterwards."""
+    if device.type == "cpu":
+        with torch.random.fork_rng(devices=[]):
+            yield
+    else:
+        with torch.random.fork_rng(devices=[device.index], device_type=device.type):
+            yield

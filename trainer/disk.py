@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from checkpointing.errors import DamagedCheckpoint
 from checkpointing.resume import Found, load, offers, survey
 from checkpointing.state import Clocks
 from checkpointing.writer import Checkpointer
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
-from configs.words import Lineage
+from configs.words import Exit, ExitRequest, Lineage
 from replica_groups.identity import Place
 from trainer.state import Disk
 
@@ -71,10 +72,10 @@ class RunDisk:
         self._interval = interval
 
     def offered(self) -> tuple[Found, ...]:
-        """What this group may bring to a start, the newest verified to the last digest. Raises CheckpointError."""
-        found, reason = offers(
-            survey(self._folder, secret=self._secret), config_digest=self._config_digest, fork=self._fork
-        )
+        """What this group may bring to a start, by manifests and sizes; a joiner of a living run must not read more.
+        Raises CheckpointError."""
+        there = survey(self._folder, secret=self._secret, verify_newest=0)
+        found, reason = offers(there, config_digest=self._config_digest, fork=self._fork)
         print(f"on disk: {reason}")
         return found
 
@@ -83,8 +84,12 @@ class RunDisk:
         return survey(self._folder, secret=self._secret, verify_newest=0).found
 
     def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks:
-        """Collective over the group. Raises CheckpointError."""
-        return load(path, tensors, group=self._group, secret=self._secret)
+        """Collective over the group. Raises CheckpointError; a checkpoint that does not verify ends this incarnation,
+        and its successor offers the next older one."""
+        try:
+            return load(path, tensors, group=self._group, secret=self._secret)
+        except DamagedCheckpoint as error:
+            raise ExitRequest(Exit.INCARNATION_OVER, error.reason) from error
 
     def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
         """Save in the background if this step is saved and it is the turn of participant ``rank`` of ``size``."""

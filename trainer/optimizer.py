@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 
@@ -39,17 +38,15 @@ def build_optimizer(
     )
 
 
-def gradient_norm(params: Iterable[nn.Parameter], *, mesh: DeviceMesh) -> float:
-    """L2 norm of the whole gradient, over all shards. Collective over the group; device sync.
+def gradient_norm(params: Iterable[nn.Parameter]) -> float:
+    """L2 norm of the whole gradient, over the shards of all ranks of the group. Collective; one device sync.
 
     Squares are summed in float64, tensor by tensor in a fixed order, so equal gradients give equal bits.
     """
-    total = torch.zeros((), dtype=torch.float64)
-    for p in params:
-        if p.grad is not None:
-            grad = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-            total += grad.double().square().sum().cpu()
-    dist.all_reduce(total, group=mesh.get_group() if mesh.device_type == "cpu" else None)
+    grads = [p.grad for p in params if p.grad is not None]
+    squares = [(g.to_local() if isinstance(g, DTensor) else g).double().square().sum() for g in grads]
+    total = torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
+    dist.all_reduce(total)
     return float(total.sqrt())
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from configs.run_folder import EventSink
 from configs.words import Lineage
@@ -33,7 +32,6 @@ class Parts:
     nonfinite_limit: int
     """Skipped steps in a row that stop the run; 1 with ``nonfinite = "stop"``."""
     shape: BatchShape
-    mesh: DeviceMesh
     model: nn.Module
     params: list[nn.Parameter]
     optimizer: torch.optim.Optimizer

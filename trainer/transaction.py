@@ -134,7 +134,7 @@ class Transaction:
         lr = p.schedule.at(state.clocks.step)
         if not summary.flagged and summary.tokens:
             p.reducer.deliver(scale=work.planned_tokens / summary.tokens)
-            found = gradient_norm(p.params, mesh=p.mesh)
+            found = gradient_norm(p.params)
             if math.isfinite(found):  # the sums are the same bits everywhere, and so is this decision
                 norm = found
                 clip(p.params, norm=norm, max_norm=p.max_norm)
