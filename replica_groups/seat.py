@@ -233,7 +233,8 @@ class Seat:
         try:
             self._channel = self._signals.wait(future, over=lambda: self._signals.lost(grant))
         except RuntimeError as error:
-            raise AttemptOver(DiscardReason.COLLECTIVE_ERROR, f"cannot connect to the other groups: {error}") from error
+            told = self._signals.lost(grant)
+            raise told or AttemptOver(DiscardReason.COLLECTIVE_ERROR, f"cannot connect to a group: {error}") from error
         return self._channel
 
     def finish(self, seating: Seating, channel: Channel) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.support.rig import Rig
+
+torch.set_num_threads(1)  # as ranks have; several threads a test disturb each other on small machines
 
 
 @pytest.fixture(scope="session")

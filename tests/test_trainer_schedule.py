@@ -25,9 +25,9 @@ def schedule(**changes) -> Schedule:
 def test_every_step_of_warmup_stable_decay(decay, min_factor):
     made = schedule(decay_type=decay, min_factor=min_factor)
     found = [made.at(s) for s in range(50)]
-    warmup = [3e-3 * (s + 1) / 11 for s in range(10)]
-    stable = [3e-3] * 20
-    falling = [3e-3 * (min_factor + (1 - min_factor) * SHAPES[decay]((i + 1) / 21)) for i in range(20)]
+    warmup = [3e-3 * (s + 1) / 10 for s in range(10)]
+    stable = [3e-3] * 21
+    falling = [3e-3 * (min_factor + (1 - min_factor) * SHAPES[decay]((i + 1) / 20)) for i in range(19)]
     assert found == pytest.approx(warmup + stable + falling, rel=1e-12)
 
 
@@ -35,7 +35,7 @@ def test_every_step_of_warmup_stable_decay(decay, min_factor):
 def test_without_a_decay_ratio_all_steps_after_warmup_decay(decay):
     made = schedule(decay_type=decay, decay_ratio=None, min_factor=0.0)
     found = [made.at(s) for s in range(10, 50)]
-    assert found == pytest.approx([3e-3 * SHAPES[decay]((i + 1) / 41) for i in range(40)], rel=1e-12)
+    assert found == pytest.approx([3e-3 * SHAPES[decay](i / 40) for i in range(40)], rel=1e-12)
 
 
 @pytest.mark.parametrize("joined", [7, 15, 33])
@@ -55,14 +55,14 @@ def test_rate_of_a_step_is_the_same_however_often_it_is_asked():
 def test_first_update_already_moves_and_the_last_one_still_does():
     made = schedule(min_factor=0.0)
     assert all(made.at(s) > 0 for s in range(50))
-    assert made.at(9) < made.at(10) == 3e-3
+    assert made.at(8) < made.at(9) == made.at(10) == 3e-3
 
 
 def test_decay_and_warmup_never_overlap():
     made = schedule(decay_ratio=1.0, decay_type="linear", min_factor=0.0)
     assert made.decay_steps == 40
-    assert made.at(9) == pytest.approx(3e-3 * 10 / 11)
-    assert made.at(10) == pytest.approx(3e-3 * (1 - 1 / 41))
+    assert made.at(9) == made.at(10) == 3e-3
+    assert made.at(11) == pytest.approx(3e-3 * (1 - 1 / 40))
 
 
 @pytest.mark.parametrize("ratio", [0.0, None])

@@ -1,9 +1,9 @@
 """What is the learning rate of step s?
 
 A pure function of the committed step and the config, so a heal, a restore or a discarded attempt cannot leave it stale:
-nobody keeps a scheduler's history. Warmup, then stable, then decay (as in torchtitan): the first ``warmup`` updates
-rise linearly, the last ``decay_ratio`` of the steps fall to ``min_lr_factor``; without a decay ratio all steps after
-warmup decay.
+nobody keeps a scheduler's history. Warmup, then stable, then decay, with torchtitan 0.2's numbers: the first ``warmup``
+updates rise linearly to the base rate; the last ``decay_ratio`` of the steps fall towards ``min_factor``, which a step
+after the last one would reach, so the last update still moves; without a decay ratio all steps after warmup decay.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Schedule:
 
     def _factor(self, step: int) -> float:
         if step < self.warmup:
-            return (step + 1) / (self.warmup + 1)
-        start = self.steps - self.decay_steps
+            return (step + 1) / self.warmup
+        start = self.steps - self.decay_steps + 1
         if step < start or self.decay_steps == 0:
             return 1.0
-        progress = min(1.0, (step - start + 1) / (self.decay_steps + 1))
+        progress = min(1.0, (step - start + 1) / self.decay_steps)
         if self.decay_type == "linear":
             shape = 1.0 - progress
         elif self.decay_type == "sqrt":
