@@ -25,7 +25,7 @@ def test_shapes_of_the_debug_config():
     assert shapes.global_batch(config) == 24
     assert shapes.microbatches(config) == 6
     assert shapes.world_size(config) == 4
-    assert shapes.tokens_per_step(config) == 24 * 96
+    assert shapes.tokens_per_step(config) == 24 * 64
     assert shapes.efficiency(config, 2) == 1.0
     assert shapes.efficiency(config, 4) == 6 / 8
 

@@ -116,7 +116,7 @@ def test_unknown_names_and_impossible_shapes_are_refused():
     assert registry.names() == ["llama3"]
     with pytest.raises(ValueError, match=r"llama9.*known: llama3"):
         registry.get("llama9")
-    with pytest.raises(ValueError, match=r"'9B'.*known: debug, bench, 1B"):
+    with pytest.raises(ValueError, match=r"'9B'.*known: tiny, debug, bench, 1B"):
         SPEC.flavor("9B")
     with pytest.raises(ValueError, match="kv_heads 3"):
         dataclasses.replace(SMALL, kv_heads=3)

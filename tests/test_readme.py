@@ -7,7 +7,6 @@ import ast
 import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -301,16 +300,6 @@ def test_the_shown_report_has_the_rows_of_a_report():
 
 
 # ---- code in the pages ---------------------------------------------------------------------------------------------
-
-
-def test_the_script_of_the_figures_runs(tmp_path):
-    text = section("README.md", "What is measured, and how")
-    script = re.search(r"<<'END'\n(.*?)^END$", text, re.MULTILINE | re.DOTALL)[1]
-    phases = {"quorum": 0.002, "vote": 0.001, "reduce": 0.004}
-    logs.write(tmp_path, "g0", [logs.commit(step, {"g0": [step - 1]}, phases=phases) for step in range(1, 9)])
-    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["g0 quorum 2.0 ms", "g0 vote 1.0 ms", "g0 reduce 4.0 ms",
-                                        "g0 checkpoint_stall 0.0 ms"], done.stderr  # fmt: skip
 
 
 def test_the_data_set_of_the_example_can_be_read(tmp_path, monkeypatch):
