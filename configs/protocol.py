@@ -23,6 +23,8 @@ class Terms:
     start_wait_s: float
     failure_detection_s: float
     steps: int
+    first_step_limit_s: float = 600.0
+    """Until an incarnation's first attempt has ended nobody is called hung before this."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,30 @@ class Grant:
     def names(self) -> tuple[str, ...]:
         """Group names in rank order."""
         return tuple(m.group for m in self.members)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankPulse:
+    """Where one rank stands, as its rank 0 last heard. Ages, not moments: clocks differ between hosts."""
+
+    attempt: int
+    phase: str
+    age_s: float
+    """Seconds in this phase."""
+    silent_s: float = 0.0
+    """Seconds since rank 0 heard of it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """A group's sign of life: sent many times within ``failure_detection_s`` while its Watch stream is open."""
+
+    ranks: tuple[RankPulse, ...] = ()
+    """In rank order; empty from a watcher that trains nothing."""
+    usual_s: float | None = None
+    """The longest of this incarnation's recent attempts, seconds; None before the first."""
+    step: int = 0
+    tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

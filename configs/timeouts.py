@@ -39,6 +39,11 @@ class Timeouts:
         return self.failure_detection.seconds
 
     @property
+    def pulse_s(self) -> float:
+        """How often a group gives a sign of life: several times within the detection time."""
+        return self.failure_detection.seconds / 5
+
+    @property
     def transfer_stall_s(self) -> float:
         """Time without a byte after which a heal source is given up and another one used."""
         return self.transfer_stall.seconds

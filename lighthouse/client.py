@@ -11,12 +11,12 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 
-from configs.protocol import Buried, Claim, Ended, Grant, Notice, QuorumLost, Refused, Seated, Terms, Unreachable
+from configs.protocol import Buried, Claim, Ended, Grant, Notice, Pulse, QuorumLost, Refused, Seated, Terms, Unreachable
 from configs.words import RUNNING_BITS, DepartureCause, Lineage
 from lighthouse import messages
 from lighthouse.protos import phalanx_pb2 as pb
@@ -24,6 +24,7 @@ from lighthouse.protos import phalanx_pb2_grpc as rpc
 
 SECRET_KEY = "phalanx-secret"
 CALL_LIMIT_S = 10.0
+PULSE_S = 0.4
 _RECONNECT_S = 0.05
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -119,15 +120,23 @@ class Control:
                 self._asking.cancel()
 
     def watch(
-        self, group: str, incarnation: int, on_notice: Callable[[Notice], None], on_break: Callable[[str], None]
+        self,
+        group: str,
+        incarnation: int,
+        on_notice: Callable[[Notice], None],
+        on_break: Callable[[str], None],
+        *,
+        pulse: Callable[[], Pulse] = Pulse,
+        every_s: float = PULSE_S,
     ) -> WatchHandle:
         """Hold the Watch stream, which is this incarnation's sign of life, from a thread of its own.
 
         ``on_notice`` is called on that thread with every notice, the first at once after each connect; ``on_break``
         with the reason each time the stream breaks or cannot be had. It reconnects by itself until closed, or until a
-        notice says buried or ended.
+        notice says buried or ended. ``pulse`` is sent at once and then every ``every_s``: the gateway buries who falls
+        silent.
         """
-        return WatchHandle(self, pb.WatchRequest(group=group, incarnation=incarnation), on_notice, on_break)
+        return WatchHandle(self, group, incarnation, on_notice, on_break, pulse=pulse, every_s=every_s)
 
     def report(
         self,
@@ -222,9 +231,9 @@ class Control:
                 raise Unreachable(f"the lighthouse at {self._target} is of epoch {epoch}, {self._epoch} was seen")
             self._epoch = epoch
 
-    def _open_watch(self, request: pb.WatchRequest) -> Any:
+    def _open_watch(self, pulses: Iterator[pb.Pulse]) -> Any:
         with self._lock:
-            return self._connected().Watch(request, metadata=self._metadata)
+            return self._connected().Watch(pulses, metadata=self._metadata)
 
 
 class WatchHandle:
@@ -233,17 +242,23 @@ class WatchHandle:
     def __init__(
         self,
         control: Control,
-        request: pb.WatchRequest,
+        group: str,
+        incarnation: int,
         on_notice: Callable[[Notice], None],
         on_break: Callable[[str], None],
+        *,
+        pulse: Callable[[], Pulse],
+        every_s: float,
     ) -> None:
         self._control = control
-        self._request = request
+        self._name = (group, incarnation)
+        self._pulse = pulse
+        self._every_s = every_s
         self._on_notice = on_notice
         self._on_break = on_break
         self._closed = threading.Event()
         self._stream: Any = None
-        self._thread = threading.Thread(target=self._run, name=f"watch-{request.group}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"watch-{group}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -271,7 +286,8 @@ class WatchHandle:
 
     def _follow(self) -> bool:
         """Read one stream to its end. True when there is nothing more to hear, ever."""
-        self._stream = stream = self._control._open_watch(self._request)
+        over = threading.Event()
+        self._stream = stream = self._control._open_watch(self._pulses(over))
         if self._closed.is_set():  # close came before there was a stream for it to cancel
             stream.cancel()
         try:
@@ -282,8 +298,15 @@ class WatchHandle:
                 if self._closed.is_set() or notice.buried is not None or notice.ended is not None:
                     return True
         finally:
+            over.set()
             stream.cancel()
         return False
+
+    def _pulses(self, over: threading.Event) -> Iterator[pb.Pulse]:
+        """What is sent while the stream is open; gRPC asks for it on a thread of its own."""
+        while not over.is_set():
+            yield messages.pulse_to(*self._name, self._pulse())
+            over.wait(self._every_s)
 
 
 def _text(error: grpc.RpcError) -> str:

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Collection
 from types import ModuleType
 
-from configs.protocol import Claim, Dead, Grant, Notice, Seated, Terms
+from configs.protocol import Claim, Dead, Grant, Notice, Pulse, Seated, Terms
 from configs.run_folder import EventSink
 from configs.words import DepartureCause, Lineage
+from lighthouse.liveness import Case, Heard, Verdict, judge
 from lighthouse.members import Departures, Life
 from lighthouse.metrics import Metrics
 from lighthouse.protos import torchft_pb2
@@ -82,8 +83,10 @@ class Gateway:
         return {who.group: now - self.lives[who].heard for who in sorted(self.living)}
 
     async def run(self) -> None:
-        """Make quorums until cancelled."""
-        await self.quorums.run()
+        """Make quorums, and judge who lives, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.quorums.run())
+            tasks.create_task(self._judge_always())
 
     async def stop(self) -> None:
         """From here on closing streams are the gateway's doing, not deaths. Everybody who waits is let go."""
@@ -180,6 +183,18 @@ class Gateway:
         life.step = life.step if step is None else step
         life.tokens = life.tokens if tokens is None else tokens
 
+    def pulse(self, who: Participant, pulse: Pulse) -> None:
+        """A sign of life with what every rank of the group does."""
+        life = self.heard(who)
+        if life is None:
+            return
+        life.pulse, life.pulse_at = pulse, life.heard
+        if pulse.ranks:
+            phase = pulse.ranks[0].phase
+            if phase != life.phase:
+                life.phase, life.since = phase, life.heard - pulse.ranks[0].age_s
+            life.attempt, life.step, life.tokens = pulse.ranks[0].attempt, pulse.step, pulse.tokens
+
     def open_stream(self, who: Participant) -> None:
         """A Watch stream of an admitted incarnation begins: it lives."""
         self.lives.setdefault(who, Life(who=who, since=self._clock())).streams += 1
@@ -235,6 +250,49 @@ class Gateway:
         if self.state.buried(who):
             return Buried(self._departures[who].reason or self._departures[who].cause.value)
         return None
+
+    # ---- silence and hangs -------------------------------------------------------------------------------------------
+
+    async def _judge_always(self) -> None:
+        """Look at the pulses eight times within the detection time. After a pause of this process itself (it was
+        stopped, or starved) nobody is judged before everybody could send again."""
+        looked = self._clock()
+        while True:
+            terms = self.state.terms
+            every = (terms.failure_detection_s if terms else 1.0) / 8
+            await asyncio.sleep(every)
+            now = self._clock()
+            if now - looked > 4 * every:
+                for life in self.lives.values():
+                    life.heard = life.pulse_at = max(life.pulse_at, now)
+            looked = now
+            self._act_on(judge(self._case(now)) if terms else [])
+
+    def _case(self, now: float) -> Case:
+        last, terms = self.quorums.last, self.state.terms
+        assert terms is not None
+        lives = [life for who in self.living if (life := self.lives[who]).pulse is not None]
+        return Case(
+            heard=tuple(
+                Heard(who=life.who, pulse=life.pulse or Pulse(), at=life.pulse_at, since=life.since) for life in lives
+            ),
+            members=self.state.known,
+            holders=() if last is None else last.up_to_date,
+            attempt=0 if last is None else last.attempt,
+            over=last is None or self.quorums.over == last.attempt,
+            failures=self.quorums.failures,
+            detection_s=terms.failure_detection_s,
+            first_step_s=terms.first_step_limit_s,
+            now=now,
+        )
+
+    def _act_on(self, verdicts: list[Verdict]) -> None:
+        for verdict in verdicts:
+            if verdict.who is None:
+                self.quorums.end_attempt()
+                self._publish()
+            else:
+                self._bury(verdict.who, verdict.cause, verdict.reason)
 
     # ---- private -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-from configs.protocol import Dead
+from configs.protocol import Dead, Pulse
 from configs.words import DepartureCause
 from lighthouse.state import Participant
 
@@ -37,6 +37,8 @@ class Life:
     attempt: int = 0
     step: int = 0
     tokens: int = 0
+    pulse: Pulse | None = None
+    pulse_at: float = 0.0
 
 
 class Departures:

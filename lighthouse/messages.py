@@ -5,7 +5,7 @@ Called by the gateway's service and by the client. Nothing is decided here.
 
 from __future__ import annotations
 
-from configs.protocol import Claim, Dead, Grant, Kind, Member, Notice, Seated, Terms
+from configs.protocol import Claim, Dead, Grant, Kind, Member, Notice, Pulse, RankPulse, Seated, Terms
 from configs.words import DepartureCause, Lineage
 from lighthouse.protos import phalanx_pb2 as pb
 
@@ -26,6 +26,7 @@ def terms_to(terms: Terms) -> pb.Terms:
         min_groups=terms.min_groups,
         start_wait_s=terms.start_wait_s,
         failure_detection_s=terms.failure_detection_s,
+        first_step_limit_s=terms.first_step_limit_s,
         steps=terms.steps,
     )
 
@@ -38,6 +39,7 @@ def terms_from(message: pb.Terms) -> Terms:
         min_groups=message.min_groups,
         start_wait_s=message.start_wait_s,
         failure_detection_s=message.failure_detection_s,
+        first_step_limit_s=message.first_step_limit_s,
         steps=message.steps,
     )
 
@@ -107,6 +109,28 @@ def grant_from(message: pb.Grant) -> Grant:
         current=lineage_from(message.current),
         restore=lineage_from(message.restore) if message.HasField("restore") else None,
         reason=message.reason,
+    )
+
+
+def pulse_to(group: str, incarnation: int, pulse: Pulse) -> pb.Pulse:
+    return pb.Pulse(
+        group=group,
+        incarnation=incarnation,
+        ranks=[pb.RankPulse(attempt=r.attempt, phase=r.phase, age_s=r.age_s, silent_s=r.silent_s) for r in pulse.ranks],
+        usual_s=pulse.usual_s or 0.0,
+        step=pulse.step,
+        tokens=pulse.tokens,
+    )
+
+
+def pulse_from(message: pb.Pulse) -> Pulse:
+    return Pulse(
+        ranks=tuple(
+            RankPulse(attempt=r.attempt, phase=r.phase, age_s=r.age_s, silent_s=r.silent_s) for r in message.ranks
+        ),
+        usual_s=message.usual_s or None,
+        step=message.step,
+        tokens=message.tokens,
     )
 
 

@@ -51,6 +51,8 @@ class Quorums:
         """Members of the last two grants."""
         self.released: set[Participant] = set()
         self.waits_for = ""
+        self.failures = 0
+        """Grants in a row to the same members at the same state: attempts that came to nothing."""
         self._journal = journal
         self._sink = sink
         self._metrics = metrics
@@ -85,6 +87,10 @@ class Quorums:
             self.over = self._state.attempt
             self._publish()
         return await self.waiting.ask(claim, now=self._clock())
+
+    def end_attempt(self) -> None:
+        """The running attempt is over for everybody."""
+        self.over = self._state.attempt
 
     def confirm_again(self, announced: Collection[Lineage]) -> None:
         """Write the last ``confirmed`` event if the lighthouse died between journal and event log."""
@@ -201,6 +207,8 @@ class Quorums:
             restore=seat.restore,
             reason=seat.reason,
         )
+        stuck = seat.participants == before.known and seat.current == before.granted and seat.restore is None
+        self.failures = self.failures + 1 if stuck else 0
         self.last, self.recent = grant, (self.recent[-1], seat.participants)
         waits = self.waiting.waits(now=self._clock())
         if commit:

@@ -7,9 +7,11 @@ admitted incarnation instead. Served by server.py.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -63,13 +65,18 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
                 raise AssertionError("abort raises")
         return pb.AskReply(grant=messages.grant_to(answer))
 
-    async def Watch(self, request: pb.WatchRequest, context: _Context) -> None:  # noqa: N802
+    async def Watch(self, pulses: AsyncIterator[pb.Pulse], context: _Context) -> None:  # noqa: N802
         """Notices while the stream is open. It closes with its reader's death, or after the last word to it."""
-        gateway, who = self._gateway, Participant(request.group, request.incarnation)
+        first = await anext(pulses, None)
+        if first is None:
+            return
+        gateway, who = self._gateway, Participant(first.group, first.incarnation)
         if isinstance(gateway.denial(who), Buried | Refused):
             await context.write(messages.notice_to(gateway.notice(who)))
             return
         gateway.open_stream(who)
+        gateway.pulse(who, messages.pulse_from(first))
+        hearing = asyncio.create_task(self._hear(who, pulses))
         try:
             told = None
             while not gateway.stopping and (told is None or (told.buried is None and told.ended is None)):
@@ -80,7 +87,14 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
                     continue  # the write took time
                 await news.wait()
         finally:
+            hearing.cancel()
             gateway.close_stream(who)
+
+    async def _hear(self, who: Participant, pulses: AsyncIterator[pb.Pulse]) -> None:
+        """Take in the pulses of one stream; a stream that breaks is its other half's business."""
+        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            async for message in pulses:
+                self._gateway.pulse(who, messages.pulse_from(message))
 
     async def Report(self, request: pb.ReportRequest, context: _Context) -> pb.Reply:  # noqa: N802
         who = Participant(request.group, request.incarnation)

@@ -110,6 +110,11 @@ class Seat:
         self._channel: Channel | None = None
         self._last_attempt = 0
 
+    @property
+    def attempt(self) -> int:
+        """The last granted attempt; 0 before the first."""
+        return self._last_attempt
+
     # -- agree -----------------------------------------------------------------------------------------------------
 
     def agree(self, mine: Standing) -> Standing:

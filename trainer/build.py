@@ -85,6 +85,7 @@ def build(
         failpoint=failpoints,
         at_microbatch=failpoints.at_microbatch,
     )
+    connection.vitals.standing = lambda: (seat.attempt, *phases.standing)
     phases.enter(Phase.REHEARSE)
     compute.rehearse(rows=config.training.local_batch_size, seq_len=config.training.seq_len)
     state = _state(config, place, connection, spec, model, optimizer, server, phases, failpoints, sink, run)
@@ -109,6 +110,7 @@ def build(
         phases=phases,
         failpoints=failpoints,
         sink=sink,
+        vitals=connection.vitals,
         report_end=functools.partial(_report_end, connection),
     )
     return parts, state

@@ -29,6 +29,7 @@ from replica_groups.identity import Place, address_of
 from replica_groups.lifelines import Hub, Line, Message
 from replica_groups.seat import GRANT, NOTICE
 from replica_groups.signals import Signals
+from replica_groups.vitals import Vitals
 from trainer.own_lighthouse import start_lighthouse
 from trainer.process import Leaver
 
@@ -51,6 +52,7 @@ class Connection:
     beside: Beside
     log: EventLog
     """The group's event log; every rank may write faults to it."""
+    vitals: Vitals
     control: Control | None = None
     hub: Hub | None = None
     line: Line | None = None
@@ -85,25 +87,34 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
         line.start()
         connection = _connection(place, birth, host, timeouts, signals, run)
         connection.line = line
+        connection.vitals.tell_always(line, every_s=timeouts.pulse_s)
         leaver.before(lambda code, reason: line.send({"leaving": int(code), "reason": reason}))
         return connection
 
     url = place.lighthouse or start_lighthouse(config, run)
     control = Control(url)
     seated = _join(control, config, place, timeouts)
+    vitals = Vitals(world=place.world)
     hub = Hub(
         host=host,
         world=place.world,
-        on_message=lambda rank, message: _hear_fellow(rank, message, signals, leaver),
+        on_message=lambda rank, message: _hear_fellow(rank, message, vitals, leaver),
         on_broken=on_broken,
     )
     birth = {"incarnation": seated.incarnation, "lifeline": hub.address, "lighthouse": url}
     store.set("birth", json.dumps(birth))
     connection = _connection(place, birth, host, timeouts, signals, run)
-    connection.control, connection.hub = control, hub
+    connection.control, connection.hub, connection.vitals = control, hub, vitals
     leaver.before(lambda code, reason: _last_words(connection, code, reason))
     hub.start()
-    control.watch(place.group, seated.incarnation, _on_notice(connection, leaver), _on_break)
+    control.watch(
+        place.group,
+        seated.incarnation,
+        _on_notice(connection, leaver),
+        _on_break,
+        pulse=vitals.pulse,
+        every_s=timeouts.pulse_s,
+    )
     if seated.ended is not None:
         raise ExitRequest(Exit.DONE, f"the run has ended at {seated.ended}")
     return connection
@@ -121,6 +132,7 @@ def _connection(
         timeouts=timeouts,
         signals=signals,
         beside=Beside(),
+        vitals=Vitals(world=1),
         log=EventLog(run.event_log(place.group), group=place.group, incarnation=birth["incarnation"]),
     )
 
@@ -134,6 +146,7 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
         start_wait_s=timeouts.start_wait_s,
         failure_detection_s=timeouts.failure_detection_s,
         steps=config.training.steps,
+        first_step_limit_s=timeouts.first_step_limit_s,
     )
     deadline = time.monotonic() + timeouts.first_step_limit_s
     told = False
@@ -187,8 +200,11 @@ def _hear(message: Message, signals: Signals, leaver: Leaver) -> None:
         leaver.leave(Exit(message["leaving"]), message["reason"])
 
 
-def _hear_fellow(rank: int, message: Message, signals: Signals, leaver: Leaver) -> None:
+def _hear_fellow(rank: int, message: Message, vitals: Vitals, leaver: Leaver) -> None:
     """What another rank says to rank 0. An end that is not the group's own is everybody's, with its code."""
+    if "vitals" in message:
+        vitals.hear(rank, message)
+        return
     code = Exit(message["leaving"])
     if code not in _OWN_END:
         leaver.leave(code, f"rank {rank}: {message['reason']}")

@@ -14,6 +14,7 @@ from replica_groups.plan import BatchShape
 from replica_groups.reduce import GradientReducer
 from replica_groups.seat import Seat
 from replica_groups.signals import Signals
+from replica_groups.vitals import Vitals
 from trainer.compute import Compute, Loader
 from trainer.failpoints import Failpoints
 from trainer.phases import Phases
@@ -43,6 +44,7 @@ class Parts:
     signals: Signals
     phases: Phases
     failpoints: Failpoints
+    vitals: Vitals
     sink: EventSink
     """Writes the group's events; does nothing on ranks other than 0."""
     report_end: Callable[[Lineage], None]

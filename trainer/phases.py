@@ -33,23 +33,29 @@ class Phases:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._current = Phase.STARTING
-        self._since = clock()
+        self._at = (Phase.STARTING, clock())
         self._attempt: dict[Phase, float] = {}
 
     @property
     def current(self) -> Phase:
-        return self._current
+        return self._at[0]
+
+    @property
+    def standing(self) -> tuple[Phase, float]:
+        """The phase and the seconds in it. Any thread."""
+        phase, since = self._at  # one read: another thread may enter the next phase meanwhile
+        return phase, self._clock() - since
 
     def enter(self, phase: Phase) -> None:
         """From now on time belongs to ``phase``."""
         now = self._clock()
-        self._attempt[self._current] = self._attempt.get(self._current, 0.0) + now - self._since
-        self._current, self._since = phase, now
+        current, since = self._at
+        self._attempt[current] = self._attempt.get(current, 0.0) + now - since
+        self._at = (phase, now)
 
     def so_far(self, phase: Phase) -> float:
         """Seconds spent in ``phase`` since the last ``take``."""
-        self.enter(self._current)
+        self.enter(self._at[0])
         return self._attempt.get(phase, 0.0)
 
     def take(self, *, next_phase: Phase, discarded: bool = False) -> dict[str, float]:

@@ -164,6 +164,7 @@ class Transaction:
             "digest": digest,
             "phases": p.phases.take(next_phase=Phase.CHECKPOINT_STALL),
         }
+        p.vitals.attempt_took(time.monotonic() - self._began, step=state.clocks.step, tokens=state.clocks.tokens)
         p.sink("commit", **fields)  # before that state is served or published
         state.save(rank=seating.rank, size=seating.size)
         p.phases.enter(Phase.OTHER)

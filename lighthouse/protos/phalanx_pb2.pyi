@@ -15,7 +15,7 @@ class Lineage(_message.Message):
     def __init__(self, step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps")
+    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s")
     RUN_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Terms(_message.Message):
     START_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     FAILURE_DETECTION_S_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     config_digest: str
     groups: int
@@ -30,7 +31,8 @@ class Terms(_message.Message):
     start_wait_s: float
     failure_detection_s: float
     steps: int
-    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ...) -> None: ...
+    first_step_limit_s: float
+    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config")
@@ -140,13 +142,33 @@ class AskReply(_message.Message):
     ended: Lineage
     def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
 
-class WatchRequest(_message.Message):
-    __slots__ = ("group", "incarnation")
+class RankPulse(_message.Message):
+    __slots__ = ("attempt", "phase", "age_s", "silent_s")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    phase: str
+    age_s: float
+    silent_s: float
+    def __init__(self, attempt: _Optional[int] = ..., phase: _Optional[str] = ..., age_s: _Optional[float] = ..., silent_s: _Optional[float] = ...) -> None: ...
+
+class Pulse(_message.Message):
+    __slots__ = ("group", "incarnation", "ranks", "usual_s", "step", "tokens")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    USUAL_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     group: str
     incarnation: int
-    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    ranks: _containers.RepeatedCompositeFieldContainer[RankPulse]
+    usual_s: float
+    step: int
+    tokens: int
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankPulse, _Mapping]]] = ..., usual_s: _Optional[float] = ..., step: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class Dead(_message.Message):
     __slots__ = ("group", "incarnation", "cause", "reason")

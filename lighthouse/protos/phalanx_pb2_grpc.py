@@ -49,9 +49,9 @@ class ControlStub:
                 request_serializer=lighthouse_dot_protos_dot_phalanx__pb2.ReportRequest.SerializeToString,
                 response_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.Reply.FromString,
                 _registered_method=True)
-        self.Watch = channel.unary_stream(
+        self.Watch = channel.stream_stream(
                 '/phalanx.Control/Watch',
-                request_serializer=lighthouse_dot_protos_dot_phalanx__pb2.WatchRequest.SerializeToString,
+                request_serializer=lighthouse_dot_protos_dot_phalanx__pb2.Pulse.SerializeToString,
                 response_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.Notice.FromString,
                 _registered_method=True)
         self.Leave = channel.unary_unary(
@@ -97,7 +97,7 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Watch(self, request, context):
+    def Watch(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,9 +145,9 @@ def add_ControlServicer_to_server(servicer, server):
                     request_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.ReportRequest.FromString,
                     response_serializer=lighthouse_dot_protos_dot_phalanx__pb2.Reply.SerializeToString,
             ),
-            'Watch': grpc.unary_stream_rpc_method_handler(
+            'Watch': grpc.stream_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.WatchRequest.FromString,
+                    request_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.Pulse.FromString,
                     response_serializer=lighthouse_dot_protos_dot_phalanx__pb2.Notice.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
@@ -263,7 +263,7 @@ class Control:
             _registered_method=True)
 
     @staticmethod
-    def Watch(request,
+    def Watch(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -273,11 +273,11 @@ class Control:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/phalanx.Control/Watch',
-            lighthouse_dot_protos_dot_phalanx__pb2.WatchRequest.SerializeToString,
+            lighthouse_dot_protos_dot_phalanx__pb2.Pulse.SerializeToString,
             lighthouse_dot_protos_dot_phalanx__pb2.Notice.FromString,
             options,
             channel_credentials,

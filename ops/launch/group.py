@@ -106,6 +106,7 @@ class GroupSupervisor:
         self._draining = False
         self._stopped = False
         self._run_done = False
+        self._buried: dict[int, str] = {}
         self._open: _Restart | None = None
         self._hear, self._speak = socket.socketpair()
         self._hear.setblocking(False)
@@ -172,6 +173,12 @@ class GroupSupervisor:
             self._life.signal_all(signal.SIGKILL)
             return True
 
+    def end_incarnation(self, incarnation: int, reason: str) -> None:
+        """The lighthouse has buried this incarnation: end what is left of it, so that its successor can start. A
+        process that is stopped would otherwise never hear of it."""
+        self._buried[incarnation] = reason
+        self._wake()
+
     # The life of a life.
 
     def _begin(self) -> Life:
@@ -196,6 +203,7 @@ class GroupSupervisor:
         end_at: float | None = None
         while running:
             self._hear_requests()
+            self._end_buried(life)
             now = time.monotonic()
             if self._draining and drain_until is None:
                 drain_until = now + self._around.grace_s
@@ -219,6 +227,14 @@ class GroupSupervisor:
         code, rank = group_code(codes) if codes else (-signal.SIGKILL, min(life.ranks))
         lead = codes.get(0, -1)
         return _Death(code=code, rank=rank, t=died_t, lead_code=lead if lead >= 0 else None)
+
+    def _end_buried(self, life: Life) -> None:
+        if self._buried:
+            life.log.read()
+            reason = self._buried.pop(life.log.incarnation or 0, None)
+            if reason is not None:
+                self._around.say(f"{self.group}.{life.log.incarnation}: {reason}")
+                life.signal_all(signal.SIGKILL)
 
     def _first_death(self, life: Life, codes: dict[int, int]) -> float:
         """Tell the lighthouse, and say how long the fellows may take to end by themselves."""

@@ -33,6 +33,8 @@ from ops.launch.warm import Warm
 from ops.live import Narrator
 from ops.tail import Tails
 
+BURIED_ALIVE = ("hung", "expired")
+"""Causes of a departure after which processes may still be there."""
 LOOK_S = 0.05
 """How often the event logs are looked at."""
 
@@ -219,7 +221,15 @@ class LocalRun:
             self._endpoints.take(writer, event)
             if writer in self._supervisors:
                 self._chaos.take(writer, event)
+            if writer == "lighthouse" and event.get("cause") in BURIED_ALIVE:
+                self._end_buried(event)
             self._tell(writer, event)
+
+    def _end_buried(self, departure: Event) -> None:
+        supervisor = self._supervisors.get(str(departure.get("group")))
+        if supervisor is not None:
+            reason = f"buried by the lighthouse ({departure.get('cause')}: {departure.get('reason')})"
+            supervisor.end_incarnation(int(departure.get("incarnation") or 0), reason)
 
     def _tell(self, writer: str, event: Event) -> None:
         line = self._narrator.take(writer, event)

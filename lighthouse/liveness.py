@@ -1,0 +1,147 @@
+"""Who is silent, who is stuck, and who only looks so? A pure function of the pulses, the last grant and the time.
+
+A closed stream is a death and needs no judging. What is left are hosts that fall silent without closing anything and
+processes that hang while their connections stay open. A group is buried when nothing was heard of it, or of one of its
+ranks, for ``failure_detection_s``; or when one of its ranks is behind a phase in which another participant has waited
+longer than the limit of this incarnation's own times. Where everybody waits for everybody (the path between groups is
+cut) the attempt is ended; after two attempts that failed with all alive the youngest is buried. Never the last holder
+of the current lineage. Called by the gateway many times within ``failure_detection_s``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from configs.protocol import Pulse
+from configs.words import DepartureCause
+from lighthouse.state import Participant
+
+WAITING = frozenset({"reduce", "quorum"})
+"""Phases in which a rank can do nothing but wait for the other groups: for their gradients, or for them to ask."""
+AWAITED = frozenset({"data", "compute", "other", "checkpoint_stall", "optimizer", "vote"})
+"""Phases that others wait for. A heal is not among them: it has limits of its own."""
+FAILED_ATTEMPTS = 2
+_USUAL_TIMES = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Heard:
+    """The last pulse of an incarnation that lives."""
+
+    who: Participant
+    pulse: Pulse
+    at: float
+    """When it came, on the clock of ``Case.now``."""
+    since: float
+    """When the incarnation joined."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """Everything a judgement depends on."""
+
+    heard: tuple[Heard, ...]
+    members: tuple[Participant, ...]
+    """Of the last grant."""
+    holders: tuple[str, ...]
+    """Groups that held the current lineage in it."""
+    attempt: int
+    over: bool
+    """The last grant's attempt is known to be over."""
+    failures: int
+    """Grants in a row to the same members without a commit."""
+    detection_s: float
+    first_step_s: float
+    now: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Bury ``who``; without ``who``, end the attempt for all."""
+
+    who: Participant | None
+    cause: DepartureCause
+    reason: str
+
+
+def judge(case: Case) -> list[Verdict]:
+    """What must be done now, with reasons. Empty nearly always."""
+    found = [*_silent(case), *_behind(case)]
+    if not found:
+        found = [*_cut(case), *_failing(case)]
+    holders = {h.who for h in case.heard if h.who.group in case.holders and h.who in case.members}
+    kept: list[Verdict] = []
+    for verdict in found:
+        if verdict.who in {v.who for v in kept}:
+            continue
+        if verdict.who is not None and verdict.who in holders:
+            if len(holders) == 1:
+                continue  # the last one that holds the current lineage is waited for
+            holders.discard(verdict.who)
+        kept.append(verdict)
+    return kept
+
+
+def _silent(case: Case) -> Iterable[Verdict]:
+    for heard in case.heard:
+        gap = case.now - heard.at
+        if gap > case.detection_s:
+            yield Verdict(who=heard.who, cause=DepartureCause.EXPIRED, reason=f"silent for {gap:.1f} s")
+            continue
+        for rank, pulse in enumerate(heard.pulse.ranks):
+            if pulse.silent_s + gap > case.detection_s:
+                reason = f"rank {rank} silent for {pulse.silent_s + gap:.1f} s in {pulse.phase}"
+                yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
+                break
+
+
+def _behind(case: Case) -> Iterable[Verdict]:
+    if case.over:
+        return
+    inside = [h for h in case.heard if h.who in case.members]
+    for heard in inside:
+        others = [wait for other in inside if other is not heard and (wait := _waited(other, case)) is not None]
+        limit = _limit(heard, case)
+        if not others or max(others) <= limit:
+            continue
+        for rank, pulse in enumerate(heard.pulse.ranks):
+            if pulse.attempt < case.attempt or (pulse.attempt == case.attempt and pulse.phase in AWAITED):
+                reason = f"rank {rank} in {pulse.phase} while others have waited {max(others):.1f} s for it"
+                yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
+                break
+
+
+def _cut(case: Case) -> Iterable[Verdict]:
+    """Nobody is behind and nobody gets on: the path between the groups is cut."""
+    inside = [h for h in case.heard if h.who in case.members]
+    waits = [_waited(heard, case) for heard in inside]
+    if case.over or len(inside) < 2 or len(inside) < len(case.members):
+        return
+    known = [wait for wait in waits if wait is not None]
+    if len(known) == len(waits) and min(known) > max(_limit(heard, case) for heard in inside):
+        reason = f"all participants have waited {min(known):.1f} s for each other"
+        yield Verdict(who=None, cause=DepartureCause.HUNG, reason=reason)
+
+
+def _failing(case: Case) -> Iterable[Verdict]:
+    inside = [h for h in case.heard if h.who in case.members]
+    if case.over and case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
+        youngest = max(inside, key=lambda heard: (heard.since, heard.who))
+        reason = f"{case.failures} attempts failed with all alive, and it is the youngest"
+        yield Verdict(who=youngest.who, cause=DepartureCause.HUNG, reason=reason)
+
+
+def _waited(heard: Heard, case: Case) -> float | None:
+    """For how long all ranks of this participant have waited for others in the last grant's attempt, if they do."""
+    ranks = heard.pulse.ranks
+    if not ranks or any(r.attempt != case.attempt or r.phase not in WAITING for r in ranks):
+        return None
+    return min(r.age_s for r in ranks) + case.now - heard.at
+
+
+def _limit(heard: Heard, case: Case) -> float:
+    """How long others may wait for this incarnation: twice its own longest recent attempt; before its first, the
+    first step's limit (a compile must not look like a hang)."""
+    usual = heard.pulse.usual_s
+    return case.first_step_s if usual is None else max(case.detection_s, _USUAL_TIMES * usual)
