@@ -1,0 +1,48 @@
+"""The lighthouse is killed and started again in the middle of a run: groups pause, come back, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from configs.run_folder import RunFolder, read_events
+from configs.words import Exit
+
+
+def kill_lighthouse_at(folder: RunFolder, steps: list[int], killed: list[int]) -> None:
+    """SIGKILL the running lighthouse once each of ``steps`` is confirmed."""
+    for step in steps:
+        while True:
+            confirmed = [e["step"] for e in read_events(folder.event_log("lighthouse")) if e["event"] == "confirmed"]
+            if max(confirmed, default=0) >= step:
+                break
+            time.sleep(0.005)
+        pids = [e["pids"][0] for e in read_events(folder.event_log("launcher")) if e["event"] == "lighthouse"]
+        os.kill(pids[-1], signal.SIGKILL)
+        killed.append(pids[-1])
+        while Path(f"/proc/{pids[-1]}").exists() and len(killed) < len(steps):
+            time.sleep(0.005)
+
+
+def test_a_lighthouse_killed_three_times_loses_nothing(rig):
+    steps = 80
+    alone = rig.run("lighthouse-alone", groups=1, ranks=1, steps=steps)
+    config = rig.config("lighthouse", groups=2, ranks=1, steps=steps, chaos__failpoints=["g1:reduce@45:kill"])
+    killed: list[int] = []
+    killer = threading.Thread(
+        target=kill_lighthouse_at, args=(RunFolder(Path(config.job.dump_folder)), [10, 30, 44], killed), daemon=True
+    )
+    killer.start()
+    run = rig.run_config(config)
+    assert run.code == Exit.DONE, run.said
+    assert len(set(killed)) == 3
+    ledger = run.ledger
+    assert (ledger.missing, ledger.duplicated, ledger.order_matches, ledger.steps) == (0, 0, True, steps), ledger
+    assert run.series("digest") == alone.series("digest")
+    ids = [e["attempt"] for e in run.events("lighthouse", "quorum")]
+    assert ids == sorted(set(ids)), "ids strictly increase over restarts"
+    assert len({e["epoch"] for e in run.events("lighthouse", "quorum")}) == 4
+    assert {e["incarnation"] for e in run.events("g0", "commit")} == {1}, "the survivor never restarted"
