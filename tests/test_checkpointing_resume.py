@@ -214,6 +214,7 @@ def test_a_pickle_is_not_opened_before_its_digest_is_verified(folder, tmp_path):
     with pytest.raises(CheckpointError, match="damaged"):
         to_torch(path, tmp_path / "out.pt")
     assert not marker.exists()
+    (path / "DAMAGED.txt").unlink()
     forged[METADATA] = File(size, file_digest(path / METADATA, secret=None))
     (path / MANIFEST).write_bytes(encode(type(manifest)(**{**vars(manifest), "files": forged}), secret=None))
     with pytest.raises(CheckpointError, match="cannot be loaded"):  # and this shows that the test can see an opening
