@@ -189,7 +189,7 @@ def load(
     fellows = Fellows(group)
     manifest, problems = _verify_together(path, fellows, secret)
     if manifest is None or problems:
-        if fellows.rank == 0:
+        if fellows.rank == 0 and manifest is not None:  # what a glance sees needs no note; a wrong secret least of all
             with contextlib.suppress(OSError):  # then the next look verifies, and passes over it, once more
                 folders.mark_damaged(path, "; ".join(problems))
         raise DamagedCheckpoint(f"{path} cannot be loaded: " + "; ".join(problems))

@@ -20,7 +20,7 @@ BASE = load("debug")
         "--lr_scheduler.warmup_steps=11",
         "--training.global_batch_size=48",
         "--training.local_batch_size=1",
-        "--training.seq_len=64",
+        "--training.seq_len=32",
         "--training.vocab_size=1024",
         "--training.cross_document_labels",
         "--training.no_shuffle",
@@ -72,7 +72,7 @@ def test_how_a_run_is_launched_and_watched_does_not(override):
         "--launch.ranks_per_group=1",
         "--launch.threads_per_rank=2",
         "--fault_tolerance.bucket_bytes=4096",
-        "--parallelism.fsdp_reshard_after_forward=never",
+        "--parallelism.fsdp_reshard_after_forward=always",
     ],
 )
 def test_groups_must_agree_on_more_than_a_resumed_run_must(override):

@@ -48,6 +48,8 @@ class Leaver:
     def leave(self, code: Exit, reason: str) -> None:
         """End the process. Does not return."""
         with self._lock:  # a second caller waits here until the process is gone
+            if code not in (Exit.DONE, Exit.DRAINED):
+                print(f"exit {int(code)}: {reason}", file=sys.stderr)
             for word in reversed(self._last_words):
                 try:
                     word(code, reason)

@@ -80,6 +80,8 @@ def _launch(config: Config, options: argparse.Namespace, console: Console) -> Re
                 other = root / UNDISTURBED
                 alone = Orders(config=again, layouts=layouts_of(again, ("g0",)))
                 code, reason = _run_in_folder(alone, warm=warm, console=console, requests=requests)
+                if code != Exit.DONE:  # its state is not the final one: there is nothing to compare
+                    other, reason = None, f"done; the undisturbed run was not finished ({reason}), start again to do so"
     except ExitRequest as error:
         return failed(error.code, error.reason, run=root)
     return summarise(root, code=code, reason=reason, since=since, undisturbed=other)
@@ -93,8 +95,9 @@ def _run_in_folder(orders: Orders, *, warm: Warm, console: Console, requests: Re
     joins = orders.lighthouse is not None
     with _locked(folder, groups, joins=joins):
         wait_for_old(folder, say=console.say, groups=frozenset(groups) if joins else None)
-        for warning in settle_config(folder, orders.config):
-            console.say(f"warning: {warning}")
+        if not joins or not folder.config.exists():  # a run that is joined keeps its own
+            for warning in settle_config(folder, orders.config):
+                console.say(f"warning: {warning}")
         console.say(_heading(orders))
         return LocalRun(orders, warm=warm, console=console, requests=requests).run()
 
@@ -148,9 +151,9 @@ def _dry_run(options: argparse.Namespace) -> Result:
     """Each key that was given, and what would run. Raises ConfigError for unknown keys and bad values."""
     keys = classify(options.config, options.overrides)
     width = max((len(key) for key, _ in keys), default=0)
-    lines = [f"{key:<{width}}  {status}" for key, status in keys]
     # A key of a later feature is refused only where it would act.
     later = [problem.key for problem in examine(options.config, options.overrides).unsupported]
+    lines = [f"{key:<{width}}  {status}{', and needed: refused' if key in later else ''}" for key, status in keys]
     plan = [] if later else _plan(load(options.config, options.overrides), options)
     if later:
         lines.append("would not start: " + ", ".join(later) + " not supported yet")

@@ -121,8 +121,8 @@ class GroupSupervisor:
             self._account(life)
             history.append(Ending(code=death.code, committed=life.log.committed))
             decision, reason = restart_decision(history, self._around.policy, draining=self._draining or self._stopped)
-            if decision.next is Next.RUN_OVER and life.log.exit_reason:
-                reason = f"{describe_code(death.code)}: {life.log.exit_reason}"
+            if decision.next is Next.RUN_OVER and (why := self._last_word(life, death)):
+                reason = f"{describe_code(death.code)}: {why}"
             self._tell_end(life, death, reason)
             if decision.next is not Next.RESTART:
                 ends_run = decision.next is Next.RUN_OVER
@@ -267,6 +267,14 @@ class GroupSupervisor:
             lines = last_lines(around.folder, group=self.group, incarnation=incarnation, rank=death.rank)
             for line in lines:
                 around.say(f"  {name} rank {death.rank} | {line}")
+
+    def _last_word(self, life: Life, death: _Death) -> str:
+        """Why the group ended, by its own log or, before it had one, by the last line that the rank printed."""
+        if life.log.exit_reason:
+            return life.log.exit_reason
+        found = last_lines(self._around.folder, group=self.group, incarnation=None, rank=death.rank, count=1)
+        prefix = f"exit {death.code}: "
+        return found[0].removeprefix(prefix) if found and found[0].startswith(prefix) else ""
 
     def _account_recovery(self, life: Life) -> None:
         """Close the open restart once the successor has committed a share of its own."""

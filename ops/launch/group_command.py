@@ -79,6 +79,10 @@ def run_group(
                 stopping=lambda: requests.stopping,
                 prepare=prepare,
             )
+            console.say(
+                f"{layout.group}: {layout.local_ranks} ranks; events in {folder.event_log(layout.group)}, "
+                f"what they print in {folder.root / 'logs' / layout.group}"
+            )
             end = _supervise(layout, config, folder, warm=warm, console=console, requests=requests, function=function)
             lock.release()
     except ExitRequest as error:
