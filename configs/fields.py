@@ -53,4 +53,9 @@ Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Members = Annotated[int, Field(ge=1, le=100_000)]
+"""Groups, or processes: bounded so that a typing error is one, and not an endless loop over them."""
+Seconds = Annotated[float, Field(ge=0, le=1e7)]
+SomeSeconds = Annotated[float, Field(gt=0, le=1e7)]
+"""A time limit: at most about four months."""
 Ratio = Annotated[float, Field(ge=0, le=1)]

@@ -93,12 +93,18 @@ def read_events(path: Path) -> Iterator[Event]:
         for line in lines:
             if not line.endswith(b"\n"):
                 return
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict):
+            if (event := parse_event(line)) is not None:
                 yield event
+
+
+def parse_event(line: bytes) -> Event | None:
+    """One line of a log; None when it is torn, or no event."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("t"), int | float)
+    return event if whole else None
 
 
 def write_atomically(path: Path, text: str) -> None:

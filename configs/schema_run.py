@@ -10,13 +10,16 @@ from configs.fields import (
     Alias,
     Count,
     Later,
+    Members,
     Names,
     Natural,
     NoEquivalent,
     NonNegative,
     Numbers,
     Positive,
+    Seconds,
     Section,
+    SomeSeconds,
 )
 
 EXPORT = Later("model-only and Hugging Face checkpoints")
@@ -27,8 +30,8 @@ SEMI_SYNC = Later("semi-synchronous training")
 class Launch(Section):
     """How many groups there are and how their processes are kept alive."""
 
-    groups: Count = 1
-    ranks_per_group: Count | None = None
+    groups: Members = 1
+    ranks_per_group: Members | None = None
     """Processes of one group. None: the product of the mesh degrees."""
     nodes_per_group: Count = 1
     devices: Numbers = ()
@@ -37,9 +40,9 @@ class Launch(Section):
     """Part of what decides bits on CPU: the same for all groups."""
     max_restarts: Natural | None = None
     """Restarts of one group since the last committed step. None: unlimited."""
-    backoff_s: NonNegative = 1.0
+    backoff_s: Seconds = 1.0
     """Wait before the second restart without a commit; doubles from there. The first restart comes at once."""
-    kill_grace_s: NonNegative = 30.0
+    kill_grace_s: Seconds = 30.0
     """Between SIGTERM and SIGKILL."""
     price_per_group_hour: NonNegative | None = None
 
@@ -47,18 +50,18 @@ class Launch(Section):
 class FaultTolerance(Section):
     """What is promised when groups come and go, and within which times."""
 
-    min_groups: Count = 1
+    min_groups: Members = 1
     """Fewer groups than this commit nothing."""
     batch: Literal["constant", "per_group"] = "constant"
     """constant: a step is always the global batch. per_group: fixed microbatches a group, the batch shrinks."""
     reduction: Literal["exact", "fp32"] = "fp32"
     """exact: integer sums, bit-identical whoever computed what. fp32: half the bytes, another summation order."""
-    failure_detection_s: Positive = 2.0
+    failure_detection_s: SomeSeconds = 2.0
     """The one knob: silence after which a host is dead. Every other time derives from it unless it is set."""
-    first_step_limit_s: Positive | None = None
-    start_wait_s: NonNegative | None = None
-    collective_timeout_s: Positive | None = None
-    quorum_timeout_s: Positive | None = None
+    first_step_limit_s: SomeSeconds | None = None
+    start_wait_s: Seconds | None = None
+    collective_timeout_s: SomeSeconds | None = None
+    quorum_timeout_s: SomeSeconds | None = None
     process_group: Literal["auto", "gloo", "nccl"] = "auto"
     interface: str = "lo"
     """Network interface to bind and advertise. Off loopback a shared secret is required."""
@@ -90,7 +93,7 @@ class Checkpoint(Section):
     folder: str = "checkpoints"
     """Below ``job.dump_folder``."""
     interval: Count = 1
-    interval_s: Positive | None = None
+    interval_s: SomeSeconds | None = None
     keep_latest_k: Natural = 5
     """0 keeps all."""
     keep_every: Count | None = None

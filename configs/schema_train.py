@@ -27,9 +27,9 @@ class Job(Section):
 
     config_file: str | None = None
     """The TOML file, where the command line has no other place for it (``python -m trainer``)."""
-    name: str = "phalanx"
+    name: Annotated[str, Field(min_length=1)] = "phalanx"
     """The run's name: label of its metrics, and what the lighthouse admits groups by."""
-    dump_folder: str = "./outputs"
+    dump_folder: Annotated[str, Field(min_length=1)] = "./outputs"
     """The run folder."""
     cache_folder: str = "~/.cache/phalanx"
     """Tokenizers and token stores, shared by runs, keyed by content."""

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from configs.protocol import Terms, replica_id
 from configs.words import SCRATCH, Lineage, join_quorum_id
 
@@ -194,6 +196,9 @@ def read_state(path: Path) -> Stored:
         raise StateError(f"state file {path} is not one of this lighthouse ({error}); move it away") from error
 
 
+_STORED = TypeAdapter(Stored)
+
+
 def _parse(raw: dict[str, Any]) -> Stored:
     fields = dict(raw)
     fields["granted"] = Lineage(*fields.get("granted", SCRATCH))
@@ -202,4 +207,4 @@ def _parse(raw: dict[str, Any]) -> Stored:
     fields["fences"] = tuple(Fence(*fence) for fence in fields.get("fences", ()))
     fields["ended"] = Lineage(*fields["ended"]) if fields.get("ended") else None
     fields["terms"] = Terms(**fields["terms"]) if fields.get("terms") else None
-    return Stored(**fields)
+    return _STORED.validate_python(vars(Stored(**fields)))  # Stored() refuses unknown names, pydantic wrong types

@@ -95,7 +95,7 @@ def _note(writer: str, event: Event) -> str | None:
         case "departure":
             return f"{group} {event.get('cause')}"
         case "rollback":
-            return f"rolled back to step {event.get('step')}"
+            return f"rolled back from {event.get('from')} to {event.get('to')}"
         case "fault":
             return f"fault: {event.get('action')} {group} at {event.get('failpoint')}"
         case "divergence":

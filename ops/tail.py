@@ -6,10 +6,9 @@ last line is kept back until its writer, or the successor that ends it, complete
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from configs.run_folder import Event
+from configs.run_folder import Event, parse_event
 
 
 class Tail:
@@ -30,7 +29,7 @@ class Tail:
             return []
         self._offset += len(fresh)
         *lines, self._torn = (self._torn + fresh).split(b"\n")
-        return [event for line in lines if (event := _parse(line)) is not None]
+        return [event for line in lines if (event := parse_event(line)) is not None]
 
 
 class Tails:
@@ -46,11 +45,3 @@ class Tails:
             self._tails.setdefault(path, Tail(path))
         found = [(path.stem, event) for path, tail in self._tails.items() for event in tail.read()]
         return sorted(found, key=lambda pair: float(pair[1].get("t") or 0.0))
-
-
-def _parse(line: bytes) -> Event | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None  # torn by a writer that died; its successor ended the line
-    return event if isinstance(event, dict) else None

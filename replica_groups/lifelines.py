@@ -20,6 +20,8 @@ from typing import Any
 Message = dict[str, Any]
 OnMessage = Callable[[int, Message], None]
 OnBroken = Callable[[str], None]
+_INTRODUCTION_S = 5.0
+_INTRODUCTION_BYTES = 64
 
 
 class Hub:
@@ -38,8 +40,11 @@ class Hub:
         """Accept every rank of the group, then watch them on a thread of its own. Blocks until all are here."""
         while len(self._lines) < self._world - 1:
             line, _ = self._listener.accept()
+            rank = _introduced(line)
+            if rank is None or not 0 < rank < self._world or rank in self._lines:
+                line.close()  # nobody of this group
+                continue
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            rank = int(_read_line(line)["rank"])
             self._lines[rank] = line
         self._listener.close()
         threading.Thread(target=self._watch, name="lifelines", daemon=True).start()
@@ -113,12 +118,18 @@ def _receive(line: socket.socket) -> bytes:
         return b""  # a reset is a death too
 
 
-def _read_line(line: socket.socket) -> Message:
+def _introduced(line: socket.socket) -> int | None:
+    """The rank at the other end, by its first line; None for a stranger, who may be silent or talk nonsense."""
+    line.settimeout(_INTRODUCTION_S)
     data = b""
-    while not data.endswith(b"\n"):
-        byte = line.recv(1)
-        if not byte:
-            raise ConnectionError("a rank of the group died before it said who it is")
-        data += byte
-    message: Message = json.loads(data)
-    return message
+    try:
+        while not data.endswith(b"\n") and len(data) < _INTRODUCTION_BYTES:
+            byte = line.recv(1)
+            if not byte:
+                return None
+            data += byte
+        rank = json.loads(data)["rank"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    line.settimeout(None)
+    return rank if type(rank) is int else None

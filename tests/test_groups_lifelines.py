@@ -179,13 +179,17 @@ def test_death_of_a_rank_ends_the_incarnation():
     assert zero.codes.get_nowait() == (Exit.INCARNATION_OVER, "rank 1 died")
 
 
-def test_rank_that_dies_before_it_says_who_it_is_is_an_error():
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b'{"rank": 7}\n', b'{"rank": "1"}\n', b"[1]\n"])
+def test_strangers_are_turned_away_and_the_ranks_are_waited_for(said):
     hub = Hub(host="127.0.0.1", world=2, **Heard().callbacks())
-    threading.Thread(target=lambda: _hang_up(hub.address)).start()
-    with pytest.raises(ConnectionError, match="died before it said who it is"):
-        hub.start()
+    host, _, port = hub.address.rpartition(":")
 
+    def come() -> None:
+        stranger = socket.create_connection((host, int(port)))
+        stranger.sendall(said)
+        stranger.close()
+        come.line = Line(address=hub.address, rank=1, on_message=lambda *_: None, on_broken=lambda _: None)
 
-def _hang_up(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port))).close()
+    threading.Thread(target=come).start()
+    hub.start()
+    assert list(hub._lines) == [1]

@@ -197,10 +197,10 @@ def test_tail_sees_whole_lines_once(tmp_path):
     path = tmp_path / "g0.jsonl"
     tail = Tail(path)
     assert tail.read() == []
-    path.write_text('{"event": "a"}\n{"eve')
+    path.write_text('{"t": 1, "event": "a"}\n{"t": 2, "eve')
     assert [e["event"] for e in tail.read()] == ["a"]
     with path.open("a") as file:
-        file.write('nt": "b"}\n{"torn\n{"event": "c"}\n')
+        file.write('nt": "b"}\n{"torn\n{"t": "x", "event": "d"}\n{"t": 3, "event": "c"}\n[]\n')
     assert [e["event"] for e in tail.read()] == ["b", "c"]
     assert tail.read() == []
 

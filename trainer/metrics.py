@@ -6,6 +6,7 @@ counters go on across incarnations. The registry is the group's own. What is not
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,7 +47,10 @@ class GroupMetrics:
     def replay(self, events: Iterable[Event]) -> None:
         """Take over the counters of this group's earlier incarnations."""
         for event in events:
-            self.observe(event)
+            with contextlib.suppress(
+                KeyError, TypeError, ValueError, AttributeError
+            ):  # a damaged record counts nothing
+                self.observe(event)
 
     def observe(self, event: Event) -> None:
         """Take in one event of this group's log."""

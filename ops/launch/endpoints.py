@@ -6,6 +6,7 @@ incarnation does. Prometheus finds the same targets in ``events/prometheus_sd.js
 
 from __future__ import annotations
 
+import fcntl
 import json
 from urllib.parse import urlsplit
 
@@ -15,12 +16,16 @@ SD_FILE = "prometheus_sd.json"
 
 
 class Endpoints:
-    """The two files. One writer: the launcher's main thread."""
+    """This launcher's entries in the two files, which launchers that joined the same run write too."""
 
-    def __init__(self, folder: RunFolder, *, run: str) -> None:
+    def __init__(self, folder: RunFolder, *, run: str, joins: bool = False) -> None:
+        """A launcher that joins another's run leaves what is there; the first one begins anew."""
         self._folder = folder
         self._run = run
         self._urls: dict[str, str] = {}
+        self._named: set[str] = set()
+        """Entries of ours that are in the file."""
+        self._fresh = not joins
 
     def set(self, name: str, url: str | None) -> None:
         """Name an address; None or an empty text takes it away."""
@@ -40,18 +45,35 @@ class Endpoints:
             self.set(str(event["group"]), None)
 
     def clear(self) -> None:
-        """Nothing can be reached any more."""
+        """What this launcher named can be reached no more."""
         self._urls.clear()
         self.write()
 
     def write(self) -> None:
-        """Write both files, each atomically."""
-        write_atomically(self._folder.endpoints, json.dumps(self._urls, indent=2) + "\n")
-        targets = [self._target(name, url) for name, url in self._urls.items() if name != "gateway"]
-        write_atomically(self._folder.events / SD_FILE, json.dumps(targets, indent=2) + "\n")
+        """Bring both files up to date, each atomically; the entries of others stay."""
+        self._folder.events.mkdir(parents=True, exist_ok=True)
+        with (self._folder.events / ".endpoints.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            others = {name: url for name, url in self._there().items() if name not in self._named}
+            urls = others | self._urls
+            self._named = set(self._urls)
+            write_atomically(self._folder.endpoints, json.dumps(urls, indent=2) + "\n")
+            targets = [self._target(name, url) for name, url in urls.items() if name != "gateway"]
+            write_atomically(self._folder.events / SD_FILE, json.dumps(targets, indent=2) + "\n")
+
+    def _there(self) -> dict[str, str]:
+        """What the file says now; one that is no such file is as good as none."""
+        if self._fresh:
+            self._fresh = False
+            return {}
+        try:
+            found = json.loads(self._folder.endpoints.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _target(self, name: str, url: str) -> dict[str, object]:
         labels = {"run": self._run}
-        if name not in ("lighthouse", "launcher"):
+        if name != "lighthouse" and not name.startswith("launcher"):
             labels["group"] = name
         return {"targets": [urlsplit(url).netloc], "labels": labels}

@@ -149,8 +149,10 @@ def _named(folder: RunFolder, host: str, groups: frozenset[str] | None) -> Itera
             if event.get("host") != host or event.get("event") not in ("start", "lighthouse"):
                 continue
             what = path.stem if event["event"] == "start" else "lighthouse"
-            for pid in event.get("pids") or ():
-                yield int(pid), what, float(event.get("t") or 0.0)
+            pids = event.get("pids")
+            for pid in pids if isinstance(pids, list) else ():
+                if isinstance(pid, int):
+                    yield pid, what, float(event["t"])
 
 
 def started_t(pid: int) -> float | None:

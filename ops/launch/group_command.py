@@ -48,7 +48,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> Result:
-    """Do it."""
+    """Do it. Raises UsageError without a lighthouse: two groups that forgot it would train apart, each with its own."""
+    if not options.lighthouse:
+        raise UsageError(
+            "PHALANX_LIGHTHOUSE (or --lighthouse URL) must name the run's lighthouse, see `phalanx lighthouse`; "
+            "for one group alone use `phalanx launch CONFIG --launch.groups 1`"
+        )
     return run_group(load(options.config, options.overrides), options, console)
 
 

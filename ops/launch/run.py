@@ -80,7 +80,7 @@ class LocalRun:
         self._sink = EventLog(self._folder.event_log("launcher"), group=None)
         self._tails = Tails(self._folder.events, from_end=True)
         self._metrics = LauncherMetrics(run=config.job.name)
-        self._endpoints = Endpoints(self._folder, run=config.job.name)
+        self._endpoints = Endpoints(self._folder, run=config.job.name, joins=orders.lighthouse is not None)
         self._narrator = Narrator(steps=config.training.steps, every=config.metrics.log_freq)
         self._supervisors: dict[str, GroupSupervisor] = {}
         self._ends: list[GroupEnd] = []
@@ -107,7 +107,9 @@ class LocalRun:
     def _run(self) -> tuple[int, str]:
         self._warm.start_server()  # its imports take seconds: the rest goes on beside them
         url = self._orders.lighthouse or self._start_lighthouse()
-        self._endpoints.set("launcher", self._metrics.serve())
+        groups = "-".join(layout.group for layout in self._orders.layouts)
+        name = "launcher" if self._orders.lighthouse is None else f"launcher-{groups}"
+        self._endpoints.set(name, self._metrics.serve())
         prepare_first(
             warm=self._warm,
             config=self._orders.config,

@@ -12,6 +12,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import wait
@@ -35,6 +36,9 @@ HEAVY = (
 """What a rank imports. A module that cannot be imported is passed over; the rank says so when it needs it."""
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+SERVER_TRIES = 20
+SERVER_RETRY_S = 0.1
+"""How often, and after what pause, a start is tried again when the server is found dead."""
 _poll = threading.Lock()
 """multiprocessing reads a child's exit code once, from whichever thread polls first: only one thread may poll."""
 
@@ -77,11 +81,19 @@ class Warm:
 
     def start(self, function: Callable[..., None], *arguments: Any) -> Child:
         """Fork a process that calls ``function(*arguments)``; waits for the server's imports. Thread-safe."""
-        self.start_server()
-        process = self._context.Process(target=function, args=arguments)
-        with _poll:  # starting polls all children
-            process.start()
-        return Child(process)
+        for left in reversed(range(SERVER_TRIES)):
+            try:
+                self.start_server()
+                process = self._context.Process(target=function, args=arguments)
+                with _poll:  # starting polls all children
+                    process.start()
+            except (ConnectionError, EOFError, FileNotFoundError):  # the server died, all its forks with it
+                if not left:
+                    raise
+                time.sleep(SERVER_RETRY_S)  # until the kernel lets us see that it did
+            else:
+                return Child(process)
+        raise AssertionError("the last try returns or raises")
 
     def _ensure(self) -> None:
         with _environment(self._environment):
