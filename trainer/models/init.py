@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from checkpointing.state import plain_name
+
 BLOCK_NUMBERS = 1 << 20
 """Numbers drawn from one stream at most (a wider row is one block). Changing it changes every initial state."""
-
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +41,6 @@ class Constant:
 
 Rule = Callable[[str], Normal | Constant]
 """From a parameter's name, as the bare model names it, to how it starts."""
-
-
-def plain_name(name: str) -> str:
-    """The parameter's name without what torch.compile and activation checkpointing put into it."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
 
 
 @torch.no_grad()
