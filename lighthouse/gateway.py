@@ -84,9 +84,15 @@ class Gateway:
 
     async def run(self) -> None:
         """Make quorums, and judge who lives, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.quorums.run())
-            tasks.create_task(self._judge_always())
+        tasks = [asyncio.create_task(self.quorums.run()), asyncio.create_task(self._judge_always())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # neither ends but by an error, which is the caller's
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         """From here on closing streams are the gateway's doing, not deaths. Everybody who waits is let go."""

@@ -20,6 +20,7 @@ from replica_groups.channel import Beside
 from replica_groups.mesh import build_mesh, shard
 from replica_groups.reduce import GradientReducer, precision
 from replica_groups.signals import Signals
+from replica_groups.vitals import Vitals
 from tests.support.stand_ins import SHAPE, WORDS, Disk, Seat, Server, Text
 from tests.support.states import Recorder
 from trainer.compute import Compute
@@ -138,6 +139,7 @@ def rig(*failpoints: str, world: int = 1, rank: int = 0, group: str = "g0", good
         "signals": signals,
         "phases": phases,
         "failpoints": hit,
+        "vitals": Vitals(world=1),
         "sink": events,
         "report_end": ended.append,
     }
