@@ -102,7 +102,7 @@ def test_a_flipped_byte_is_noticed_and_fetched_again(serve, state):
     healer.fetch(proxy.address)
     assert flipped
     assert same(healer.tensors, state)
-    assert proxy.connections == 2
+    assert proxy.passed < 1.3 * sum(tensor.nbytes for tensor in state.values()), "nothing starts over"
     proxy.close()
 
 
@@ -122,7 +122,7 @@ def test_a_source_that_dies_is_replaced_without_starting_over(serve, state):
     received = healer.fetch(dying.address, second.address)
     assert same(healer.tensors, state)
     assert received.sources == (dying.address, second.address)
-    assert second.passed < sum(tensor.nbytes for tensor in state.values()) * 0.7
+    assert dying.passed + second.passed < 1.3 * sum(tensor.nbytes for tensor in state.values())
     dying.close()
     second.close()
 
@@ -131,7 +131,7 @@ def test_a_truncated_stream_without_another_source_is_an_error(serve, state):
     dying = Proxy(serve(state).address, lambda p, d: None if p > 1000 + middle_of(state) // 100 else d)
     with pytest.raises(TransferError, match="ended the transfer"):
         Healer(state).fetch(dying.address)
-    assert dying.connections == 2
+    assert dying.connections == 3, "two at once, and one more try"
     dying.close()
 
 
@@ -252,7 +252,7 @@ def test_nothing_passes_between_those_who_do_not_share_the_secret(serve, state, 
     assert healer.first_bytes == 0
 
 
-@pytest.mark.parametrize("lax", ["server", "fetch"])
+@pytest.mark.parametrize("lax", ["server", "line"])
 def test_each_side_checks_the_other_whatever_the_other_checks(serve, state, monkeypatch, lax):
     monkeypatch.setattr(f"checkpointing.{lax}.check_signature", lambda *_, **__: None)
     with pytest.raises(TransferError, match="authentication failed"):
@@ -274,11 +274,55 @@ def test_a_state_that_does_not_fit_touches_nothing(serve, state):
 
 
 def test_sources_that_disagree_are_not_mixed(serve, state):
-    dying = Proxy(serve(state).address, lambda p, d: None if p > middle_of(state) else d)
+    """One of them is taken, whole, and the other is named, with the tensors that differ."""
     other = {**state, "model.half": state["model.half"] + 1}
-    with pytest.raises(TransferError, match="another state of the same lineage"):
-        Healer(state).fetch(dying.address, serve(other).address)
-    dying.close()
+    size = sum(tensor.nbytes for tensor in state.values())
+    # Slow enough that neither has given all before the other is asked.
+    sources = {serve(held, rate_limit=2 * size).address: held for held in (state, other)}
+    healer = Healer(state)
+    received = healer.fetch(*sources)
+    [taken] = received.sources
+    assert same(healer.tensors, sources.pop(taken))
+    assert received.differing == {next(iter(sources)): ("model.half",)}
+
+
+def test_two_sources_share_the_work(serve, state):
+    """Each of two paced sources gives about half, so it takes about half as long as from one."""
+    size = sum(tensor.nbytes for tensor in state.values())
+    pair = [serve(state, rate_limit=2 * size).address for _ in range(2)]
+    healer = Healer(state)
+    both = healer.fetch(*pair)
+    assert same(healer.tensors, state)
+    assert both.sources == tuple(pair)
+    alone = Healer(state).fetch(serve(state, rate_limit=2 * size).address)
+    assert alone.seconds >= 0.5 * (1 - 2 * CHUNK / size)
+    assert both.seconds < alone.seconds
+
+
+def test_progress_is_told_up_to_the_last_byte(serve, state):
+    told = []
+    size = sum(tensor.nbytes for tensor in state.values())
+    Healer(state).fetch(serve(state).address, progress=lambda done, total: told.append((done, total)))
+    assert {total for _, total in told} == {size}
+    assert sorted(done for done, _ in told)[-1] == size
+    assert len(told) == len({done for done, _ in told})
+
+
+def test_what_a_callback_raises_is_raised(serve, state):
+    def fails(name: str, **context) -> None:
+        raise RuntimeError(name)
+
+    with pytest.raises(RuntimeError, match="heal_recv"):
+        Healer(state).fetch(serve(state).address, failpoint=fails)
+
+
+@pytest.mark.parametrize(("secret", "kind"), [(None, "xxh3_128"), (b"key", "blake3")])
+def test_with_a_secret_the_digests_are_of_the_kind_that_cannot_be_forged(serve, state, secret, kind, monkeypatch):
+    kinds = []
+    monkeypatch.setattr("checkpointing.fetch.chunk_digest", lambda data, *, kind: kinds.append(kind) or "")
+    with pytest.raises(TransferError, match="wrong digest"):
+        Healer(state).fetch(serve(state, secret=secret).address, secret=secret)
+    assert set(kinds) == {kind}
 
 
 def test_strangers_do_not_hurt_a_source(serve, state):
