@@ -289,6 +289,7 @@ class Gateway:
             failures=self.quorums.failures,
             detection_s=terms.failure_detection_s,
             first_step_s=terms.first_step_limit_s,
+            heal_s=terms.heal_limit_s,
             now=now,
         )
 

@@ -5,70 +5,26 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from checkpointing.errors import TransferError, TransferStopped
-from checkpointing.transfer import StateServer, fetch
+from checkpointing.transfer import StateServer
 from checkpointing.wire import Request, pack_json, read_json
 from tests.support.proxy import Proxy
 from tests.support.states import clocks, lineage, same, tensors
-
-ROWS = 20_000  # two matrices of 400 kB
-CHUNK = 32 << 10
-STATE = lineage(12)
-WANTED = {"attempt": 5, "quorum_id": lineage(12, 4).quorum_id, "lineage": STATE}
+from tests.support.transfers import ROWS, WANTED, Healer, serving
 
 
 @pytest.fixture
-def servers() -> Iterator[list[StateServer]]:
-    made: list[StateServer] = []
-    yield made
-    for server in made:
-        server.stop()
+def serve():
+    yield from serving()
 
 
 @pytest.fixture
-def serve(servers):
-    """Makes a source of the wanted state (``opened``), or one that has not opened its window yet."""
-
-    def make(held: dict[str, torch.Tensor], *, opened: bool = True, **options) -> StateServer:
-        server = StateServer(chunk_bytes=CHUNK, **options)
-        servers.append(server)
-        if opened:
-            server.open(**WANTED, tensors=held, clocks=clocks(12))
-        return server
-
-    return make
-
-
-class Healer:
-    """Destinations full of garbage, and what happened to them."""
-
-    def __init__(self, like: dict[str, torch.Tensor]) -> None:
-        self.tensors = {name: torch.full_like(tensor, 99) for name, tensor in like.items()}
-        self.first_bytes = 0
-        self.leave = threading.Event()
-
-    def fetch(self, *sources: str, **options):
-        return fetch(
-            sources,
-            **{**WANTED, **options},
-            tensors=self.tensors,
-            on_first_byte=self._first,
-            stop=self.leave.is_set,
-        )
-
-    def _first(self) -> None:
-        assert all(tensor.eq(99).all() for tensor in self.tensors.values()), "written before it was called void"
-        self.first_bytes += 1
-
-
-@pytest.fixture
-def state() -> dict[str, torch.Tensor]:
+def state():
     return tensors(1, ROWS)
 
 
@@ -116,8 +72,9 @@ def test_a_source_that_always_lies_is_given_up(serve, state):
 
 
 def test_a_source_that_dies_is_replaced_without_starting_over(serve, state):
-    dying = Proxy(serve(state).address, lambda p, d: None if p > middle_of(state) else d)
-    second = Proxy(serve(state).address, lambda _, d: d)
+    rate = 8 * middle_of(state)  # slow enough that both have their part in it
+    dying = Proxy(serve(state, rate_limit=rate).address, lambda p, d: None if p > middle_of(state) / 2 else d)
+    second = Proxy(serve(state, rate_limit=rate).address, lambda _, d: d)
     healer = Healer(state)
     received = healer.fetch(dying.address, second.address)
     assert same(healer.tensors, state)
@@ -271,58 +228,6 @@ def test_a_state_that_does_not_fit_touches_nothing(serve, state):
     with pytest.raises(TransferError, match=r"(?s)model\.half.*model\.renamed.*model\.weight"):
         healer.fetch(serve(state).address)
     assert healer.first_bytes == 0
-
-
-def test_sources_that_disagree_are_not_mixed(serve, state):
-    """One of them is taken, whole, and the other is named, with the tensors that differ."""
-    other = {**state, "model.half": state["model.half"] + 1}
-    size = sum(tensor.nbytes for tensor in state.values())
-    # Slow enough that neither has given all before the other is asked.
-    sources = {serve(held, rate_limit=2 * size).address: held for held in (state, other)}
-    healer = Healer(state)
-    received = healer.fetch(*sources)
-    [taken] = received.sources
-    assert same(healer.tensors, sources.pop(taken))
-    assert received.differing == {next(iter(sources)): ("model.half",)}
-
-
-def test_two_sources_share_the_work(serve, state):
-    """Each of two paced sources gives about half, so it takes about half as long as from one."""
-    size = sum(tensor.nbytes for tensor in state.values())
-    pair = [serve(state, rate_limit=2 * size).address for _ in range(2)]
-    healer = Healer(state)
-    both = healer.fetch(*pair)
-    assert same(healer.tensors, state)
-    assert both.sources == tuple(pair)
-    alone = Healer(state).fetch(serve(state, rate_limit=2 * size).address)
-    assert alone.seconds >= 0.5 * (1 - 2 * CHUNK / size)
-    assert both.seconds < alone.seconds
-
-
-def test_progress_is_told_up_to_the_last_byte(serve, state):
-    told = []
-    size = sum(tensor.nbytes for tensor in state.values())
-    Healer(state).fetch(serve(state).address, progress=lambda done, total: told.append((done, total)))
-    assert {total for _, total in told} == {size}
-    assert sorted(done for done, _ in told)[-1] == size
-    assert len(told) == len({done for done, _ in told})
-
-
-def test_what_a_callback_raises_is_raised(serve, state):
-    def fails(name: str, **context) -> None:
-        raise RuntimeError(name)
-
-    with pytest.raises(RuntimeError, match="heal_recv"):
-        Healer(state).fetch(serve(state).address, failpoint=fails)
-
-
-@pytest.mark.parametrize(("secret", "kind"), [(None, "xxh3_128"), (b"key", "blake3")])
-def test_with_a_secret_the_digests_are_of_the_kind_that_cannot_be_forged(serve, state, secret, kind, monkeypatch):
-    kinds = []
-    monkeypatch.setattr("checkpointing.fetch.chunk_digest", lambda data, *, kind: kinds.append(kind) or "")
-    with pytest.raises(TransferError, match="wrong digest"):
-        Healer(state).fetch(serve(state, secret=secret).address, secret=secret)
-    assert set(kinds) == {kind}
 
 
 def test_strangers_do_not_hurt_a_source(serve, state):
