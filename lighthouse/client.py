@@ -71,9 +71,11 @@ class Control:
         pid: int = 0,
         ranks: list[int] | None = None,
         config: str = "",
+        manager: bool = False,
     ) -> Seated:
         """Become an incarnation of ``group``; its predecessors are buried. Joining again with the same ``life``
-        gives the same answer. Raises Refused, Unreachable."""
+        gives the same answer. ``manager``: a torchft.Manager with the replica id ``group:incarnation`` will speak for
+        it, and nobody asks. Raises Refused, Unreachable."""
         request = pb.JoinRequest(
             terms=messages.terms_to(terms),
             group=group,
@@ -82,6 +84,7 @@ class Control:
             ranks=ranks or [],
             host=socket.gethostname(),
             config=config,
+            manager=manager,
         )
         reply = self._call("Join", request)
         if reply.HasField("refused"):

@@ -18,6 +18,7 @@ from configs.protocol import Claim, Dead, Grant, Notice, Pulse, Seated, Terms
 from configs.run_folder import EventSink
 from configs.words import DepartureCause, Lineage
 from lighthouse.liveness import Case, Heard, Verdict, judge
+from lighthouse.managers import claim_of, stranger
 from lighthouse.members import Departures, Life
 from lighthouse.metrics import Metrics
 from lighthouse.protos import torchft_pb2
@@ -127,6 +128,7 @@ class Gateway:
                 self.state,
                 incarnations={**state.incarnations, group: who.incarnation},
                 lives={**state.lives, group: life.life},
+                managers={**state.managers, **({group: who.incarnation} if life.manager else {})},
                 terms=terms,
                 ended=None if reopened else state.ended,
             )
@@ -245,7 +247,8 @@ class Gateway:
     async def seat(self, who: Participant, member: torchft_pb2.QuorumMember) -> torchft_pb2.Quorum | Denial:
         """Wait for torchft's side of the next quorum."""
         self.heard(who)
-        return self.denial(who) or await self.quorums.waiting.seat(who, member)
+        denial = self.denial(who) or stranger(who, member, self.state)
+        return denial or await self.quorums.seat(who, member, claim=claim_of(who, member, self.state))
 
     def denial(self, who: Participant) -> Denial | None:
         """Why ``who`` has no business here, if so."""

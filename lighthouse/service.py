@@ -21,6 +21,7 @@ from configs.words import DepartureCause
 from lighthouse import messages
 from lighthouse.client import SECRET_KEY
 from lighthouse.gateway import Gateway
+from lighthouse.managers import answer_for, who_speaks
 from lighthouse.members import Life
 from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2, torchft_pb2_grpc
@@ -45,6 +46,7 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
             pid=request.pid,
             ranks=tuple(request.ranks),
             host=request.host,
+            manager=request.manager,
         )
         answer = self._gateway.join(messages.terms_from(request.terms), life, config=request.config)
         if isinstance(answer, Refused):
@@ -137,10 +139,11 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
     async def Quorum(  # noqa: N802
         self, request: torchft_pb2.LighthouseQuorumRequest, context: _Context
     ) -> torchft_pb2.LighthouseQuorumResponse:
-        who = _participant(request.requester.replica_id)
+        replica_id = request.requester.replica_id
+        who = who_speaks(replica_id)
         answer = await self._gateway.seat(who, request.requester)
         if isinstance(answer, torchft_pb2.Quorum):
-            return torchft_pb2.LighthouseQuorumResponse(quorum=answer)
+            return torchft_pb2.LighthouseQuorumResponse(quorum=answer_for(replica_id, answer))
         code = grpc.StatusCode.UNAVAILABLE if isinstance(answer, Stopping) else grpc.StatusCode.FAILED_PRECONDITION
         await context.abort(code, _text(answer))
         raise AssertionError("abort raises")
@@ -150,7 +153,7 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
         request: torchft_pb2.LighthouseHeartbeatRequest,
         context: _Context,
     ) -> torchft_pb2.LighthouseHeartbeatResponse:
-        self._gateway.heard(_participant(request.replica_id))
+        self._gateway.heard(who_speaks(request.replica_id))
         return torchft_pb2.LighthouseHeartbeatResponse()
 
 
@@ -175,12 +178,6 @@ class SecretCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped 
 
 async def _unauthenticated(request: Any, context: _Context) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the shared secret (PHALANX_SECRET) is missing or wrong")
-
-
-def _participant(replica_id: str) -> Participant:
-    """``group:incarnation``, or a participant that nobody has admitted."""
-    group, _, number = replica_id.rpartition(":")
-    return Participant(group, int(number) if number.isascii() and number.isdecimal() else 0)
 
 
 def _reply(denial: Denial | None) -> pb.Reply:

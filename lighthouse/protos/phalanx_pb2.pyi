@@ -35,7 +35,7 @@ class Terms(_message.Message):
     def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config")
+    __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config", "manager")
     TERMS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class JoinRequest(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    MANAGER_FIELD_NUMBER: _ClassVar[int]
     terms: Terms
     group: str
     life: str
@@ -50,7 +51,8 @@ class JoinRequest(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     host: str
     config: str
-    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., group: _Optional[str] = ..., life: _Optional[str] = ..., pid: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., config: _Optional[str] = ...) -> None: ...
+    manager: bool
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., group: _Optional[str] = ..., life: _Optional[str] = ..., pid: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., config: _Optional[str] = ..., manager: _Optional[bool] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "quorum_lost")
