@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from configs.protocol import Buried, Claim, Ended, Grant, Notice, Pulse, QuorumLost, Refused, Seated, Terms, Unreachable
-from configs.words import RUNNING_BITS, DepartureCause, Lineage
+from configs.words import DepartureCause, Lineage
 from lighthouse import messages
 from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc as rpc
@@ -205,6 +205,7 @@ class Control:
 
     def _checked(self, method: str, request: Any) -> None:
         reply = self._call(method, request)
+        self._see(reply.epoch)
         if reply.HasField("refused"):
             raise Refused(reply.refused.reason)
 
@@ -216,11 +217,10 @@ class Control:
         return self._stub
 
     def _granted(self, reply: pb.AskReply) -> Grant:
+        self._see(reply.epoch)
         answer = reply.WhichOneof("answer")
         if answer == "grant":
-            grant = messages.grant_from(reply.grant)
-            self._see(grant.attempt >> RUNNING_BITS)
-            return grant
+            return messages.grant_from(reply.grant)
         if answer == "buried":
             raise Buried(reply.buried.reason)
         if answer == "ended":

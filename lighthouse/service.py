@@ -54,18 +54,18 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
         return pb.JoinReply(seated=messages.seated_to(answer))
 
     async def Ask(self, request: pb.AskRequest, context: _Context) -> pb.AskReply:  # noqa: N802
-        answer = await self._gateway.ask(messages.claim_from(request))
+        answer, epoch = await self._gateway.ask(messages.claim_from(request)), self._gateway.state.epoch
         match answer:
             case Refused(reason=reason, quorum_lost=lost):
-                return pb.AskReply(refused=pb.Refusal(reason=reason, quorum_lost=lost))
+                return pb.AskReply(refused=pb.Refusal(reason=reason, quorum_lost=lost), epoch=epoch)
             case Buried(reason=reason):
-                return pb.AskReply(buried=pb.Refusal(reason=reason))
+                return pb.AskReply(buried=pb.Refusal(reason=reason), epoch=epoch)
             case Ended(lineage=lineage):
-                return pb.AskReply(ended=messages.lineage_to(lineage))
+                return pb.AskReply(ended=messages.lineage_to(lineage), epoch=epoch)
             case Stopping():
                 await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
                 raise AssertionError("abort raises")
-        return pb.AskReply(grant=messages.grant_to(answer))
+        return pb.AskReply(grant=messages.grant_to(answer), epoch=epoch)
 
     async def Watch(self, pulses: AsyncIterator[pb.Pulse], context: _Context) -> None:  # noqa: N802
         """Notices while the stream is open. It closes with its reader's death, or after the last word to it."""
@@ -108,26 +108,30 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
             tokens=request.tokens if request.HasField("tokens") else None,
         )
         if not request.HasField("ended"):
-            return pb.Reply()
-        return _reply(self._gateway.end(who, messages.lineage_from(request.ended)))
+            return self._reply(None)
+        return self._reply(self._gateway.end(who, messages.lineage_from(request.ended)))
 
     async def Leave(self, request: pb.LeaveRequest, context: _Context) -> pb.Reply:  # noqa: N802
         try:
             cause = DepartureCause(request.cause)
         except ValueError:
-            return _reply(Refused(f"unknown cause {request.cause!r}; known: {', '.join(DepartureCause)}"))
+            return self._reply(Refused(f"unknown cause {request.cause!r}; known: {', '.join(DepartureCause)}"))
         incarnation = request.incarnation if request.HasField("incarnation") else None
         self._gateway.leave(request.group, incarnation, life=request.life, cause=cause, reason=request.reason)
-        return pb.Reply()
+        return self._reply(None)
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusReply:  # noqa: N802
         return pb.StatusReply(json=json.dumps(status(self._gateway)))
 
     async def Kill(self, request: pb.KillRequest, context: _Context) -> pb.Reply:  # noqa: N802
-        return _reply(self._gateway.kill(request.group, request.reason))
+        return self._reply(self._gateway.kill(request.group, request.reason))
 
     async def Config(self, request: pb.ConfigRequest, context: _Context) -> pb.ConfigReply:  # noqa: N802
         return pb.ConfigReply(config=self._gateway.config)
+
+    def _reply(self, denial: Denial | None) -> pb.Reply:
+        refused = None if denial is None else pb.Refusal(reason=_text(denial))
+        return pb.Reply(refused=refused, epoch=self._gateway.state.epoch)
 
 
 class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
@@ -178,10 +182,6 @@ class SecretCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped 
 
 async def _unauthenticated(request: Any, context: _Context) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the shared secret (PHALANX_SECRET) is missing or wrong")
-
-
-def _reply(denial: Denial | None) -> pb.Reply:
-    return pb.Reply() if denial is None else pb.Reply(refused=pb.Refusal(reason=_text(denial)))
 
 
 def _text(denial: Denial) -> str:

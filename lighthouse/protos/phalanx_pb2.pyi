@@ -133,16 +133,18 @@ class Grant(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., quorum_id: _Optional[int] = ..., kind: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., up_to_date: _Optional[_Iterable[str]] = ..., current: _Optional[_Union[Lineage, _Mapping]] = ..., restore: _Optional[_Union[Lineage, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AskReply(_message.Message):
-    __slots__ = ("grant", "refused", "buried", "ended")
+    __slots__ = ("grant", "refused", "buried", "ended", "epoch")
     GRANT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     BURIED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     grant: Grant
     refused: Refusal
     buried: Refusal
     ended: Lineage
-    def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class RankPulse(_message.Message):
     __slots__ = ("attempt", "phase", "age_s", "silent_s")
@@ -233,10 +235,12 @@ class LeaveRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., life: _Optional[str] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("refused",)
+    __slots__ = ("refused", "epoch")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     refused: Refusal
-    def __init__(self, refused: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, refused: _Optional[_Union[Refusal, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
