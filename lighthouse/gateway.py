@@ -281,9 +281,17 @@ class Gateway:
         last, terms = self.quorums.last, self.state.terms
         assert terms is not None
         lives = [life for who in self.living if (life := self.lives[who]).pulse is not None]
+        asking = {request.who for request in self.quorums.waiting.complete(self.living)}
         return Case(
             heard=tuple(
-                Heard(who=life.who, pulse=life.pulse or Pulse(), at=life.pulse_at, since=life.since) for life in lives
+                Heard(
+                    who=life.who,
+                    pulse=life.pulse or Pulse(),
+                    at=life.pulse_at,
+                    since=life.since,
+                    asks=life.who in asking,
+                )
+                for life in lives
             ),
             members=self.state.known,
             holders=() if last is None else last.up_to_date,

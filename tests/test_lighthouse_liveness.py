@@ -16,9 +16,14 @@ def rank(phase: str, age: float = 0.1, *, attempt: int = 7, silent: float = 0.0)
 
 
 def heard(
-    who: Participant, *ranks: RankPulse, gap: float = 0.1, usual: float | None = 0.5, since: float = 0.0
+    who: Participant,
+    *ranks: RankPulse,
+    gap: float = 0.1,
+    usual: float | None = 0.5,
+    since: float = 0.0,
+    asks: bool = False,
 ) -> Heard:
-    return Heard(who=who, pulse=Pulse(ranks=ranks, usual_s=usual), at=NOW - gap, since=since)
+    return Heard(who=who, pulse=Pulse(ranks=ranks, usual_s=usual), at=NOW - gap, since=since, asks=asks)
 
 
 def verdicts(*groups: Heard, **changes) -> list[tuple[str | None, DepartureCause]]:
@@ -63,6 +68,20 @@ def test_a_first_step_with_its_compile_is_given_the_first_steps_limit():
     assert verdicts(waits, heard(G1, rank("compute", 31.0), usual=None), first_step_s=20.0) == [
         ("g1", DepartureCause.HUNG)
     ]
+
+
+def test_who_has_not_asked_is_behind_those_who_have():
+    asked = heard(G0, rank("quorum", 3.0), asks=True)
+    assert verdicts(asked, heard(G1, rank("quorum", 3.0))) == [("g1", DepartureCause.HUNG)]
+    assert verdicts(asked, heard(G1, rank("quorum", 3.0)), over=True) == [("g1", DepartureCause.HUNG)]
+    connecting = heard(G0, rank("quorum", 3.0))
+    assert verdicts(connecting, heard(G1, rank("quorum", 3.0))) == [(None, DepartureCause.HUNG)], "a cut: nobody asks"
+
+
+def test_who_does_not_leave_an_attempt_that_is_over_is_behind():
+    asked = heard(G0, rank("quorum", 3.0), asks=True)
+    assert verdicts(asked, heard(G1, rank("compute", 5.0)), over=True) == [("g1", DepartureCause.HUNG)]
+    assert verdicts(asked, heard(G1, rank("compute", 5.0), usual=2.0), over=True) == [], "it finishes its backward"
 
 
 def test_two_of_three_are_stuck_and_the_third_waits():

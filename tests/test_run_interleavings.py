@@ -182,3 +182,19 @@ def test_a_first_step_that_takes_long_is_not_called_hung(rig):
         assert first["participants"] == ["g0", "g1"]
         assert first["seconds"] > 2.9
         one_history(field.drain())
+
+
+def test_a_rank_that_hangs_before_its_group_has_asked_is_buried(rig, undisturbed):
+    """Its pulses go on, its phase is that of those who wait for a quorum, but its group has not asked."""
+    with Field(rig, "hangs-before-asking") as field:
+        field.start("g0")
+        field.start("g1", points=["g1:agree@6:hang"])
+        hung = field.wait("g1", "fault")
+        gone = field.wait_gone("g1")
+        assert gone["cause"] == "hung"
+        assert gone["t"] - hung["t"] < 15
+        assert field.wait_exit("g1")["code"] == Exit.INCARNATION_OVER
+        field.wait_commit("g0", step=9, alone=True)
+        run = field.drain()
+    one_history(run, undisturbed)
+    assert run.events("g0", "discard") == []
