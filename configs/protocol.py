@@ -25,6 +25,8 @@ class Terms:
     steps: int
     first_step_limit_s: float = 600.0
     """Until an incarnation's first attempt has ended nobody is called hung before this."""
+    join_interval_s: float = 0.0
+    """Joins are at least so far apart; those who ask together join together."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,6 @@ class Notice:
     """Attempts that are over because a member moved on without their commit."""
     buried: str | None = None
     """Set to the reason when the reader itself is buried: it exits 7."""
-    drain: bool = False
     ended: Lineage | None = None
     """The run's recorded end: its readers exit 0."""
 

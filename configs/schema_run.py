@@ -62,6 +62,8 @@ class FaultTolerance(Section):
     start_wait_s: Seconds | None = None
     collective_timeout_s: SomeSeconds | None = None
     quorum_timeout_s: SomeSeconds | None = None
+    join_interval_s: Seconds = 0.0
+    """Newcomers are let in so far apart, all that ask together at once. 0: whenever they ask."""
     process_group: Literal["auto", "gloo", "nccl"] = "auto"
     interface: str = "lo"
     """Network interface to bind and advertise. Off loopback a shared secret is required."""

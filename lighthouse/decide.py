@@ -3,8 +3,8 @@
 The rules are those of the protocol model (tests/protocol_model.py) and bear its names: *fence*, *hold_lineage*,
 *holder_stays*, *supersede*, *moved_on*, *end_recorded*, and that a living former participant is never left out. Beyond
 the model stand the waits, each with a limit: the first quorum for the configured number of groups, a rollback for
-everybody who may know better, a restarted gateway for those it remembers. Called by the gateway at every change; no
-clock, no socket, no disk in here.
+everybody who may know better, a restarted gateway for those it remembers, a newcomer for its turn. Called by the
+gateway at every change; no clock, no socket, no disk in here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from configs.protocol import Claim, Kind, Member, Terms
 from configs.words import SCRATCH, Lineage
+from lighthouse.joins import Hold, held_back
 from lighthouse.state import Participant, Stored, fenced
 
 
@@ -46,6 +47,8 @@ class Situation:
     lost: float
     """When a former participant was last buried; ``opened`` if never."""
     now: float
+    hold: Hold = dataclasses.field(default_factory=Hold)
+    """Newcomers that wait."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,8 @@ class Seat:
     restore: Lineage | None
     released: str | None
     """The group whose drain is granted; not among the members."""
+    held: tuple[str, ...]
+    """Newcomers that ask and are not seated yet."""
     rollback: str | None
     """Why the current lineage is neither the granted one nor the next on it; to be logged and fenced."""
     new_id: bool
@@ -109,10 +114,13 @@ def decide(case: Situation) -> Decision:
     requests = sorted(case.requests, key=lambda request: str(request.who))
     current, holders, restore = _current(requests, case.stored)
     rollback = _rollback(current, case.stored)
-    held = _held(case, current=current, restore=restore, rollback=rollback)
-    if held is not None:
-        return held
-    return _seat(case, requests, current=current, holders=holders, restore=restore, rollback=rollback)
+    wait = _wait_for_more(case, current=current, restore=restore, rollback=rollback)
+    if wait is not None:
+        return wait
+    held = _held_back(case, requests, holders=holders, restore=restore)
+    seated = [request for request in requests if request.who not in held]
+    names = tuple(who.group for who in held)
+    return _seat(case, seated, names, current=current, holders=holders, restore=restore, rollback=rollback)
 
 
 def moved_on(claim: Claim, stored: Stored) -> bool:
@@ -177,7 +185,9 @@ def _granted_or_next(stored: Stored) -> tuple[Lineage, Lineage]:
     return stored.granted, Lineage(stored.granted.step + 1, stored.last_quorum_id)
 
 
-def _held(case: Situation, *, current: Lineage, restore: Lineage | None, rollback: str | None) -> Decision | None:
+def _wait_for_more(
+    case: Situation, *, current: Lineage, restore: Lineage | None, rollback: str | None
+) -> Decision | None:
     """The waits with a limit: for enough groups, and, before disk or a rollback decides, for everybody known."""
     terms, asked = case.terms, len(case.requests)
     limit = max(min(request.since for request in case.requests), case.lost) + terms.start_wait_s
@@ -197,6 +207,18 @@ def _held(case: Situation, *, current: Lineage, restore: Lineage | None, rollbac
     return None
 
 
+def _held_back(
+    case: Situation, requests: Sequence[Request], *, holders: tuple[str, ...], restore: Lineage | None
+) -> dict[Participant, float]:
+    """Newcomers that must heal, and must wait. Nobody waits while the state comes from disk, or while somebody wants to
+    leave: the newcomer may be who holds the state after it."""
+    if restore is not None or any(request.claim.drain for request in requests):
+        return {}
+    new = [r.who for r in requests if r.who not in case.stored.known and r.claim.group not in holders]
+    others = len(requests) - len(new)
+    return held_back(new, others=others, least=case.terms.min_groups, hold=case.hold, now=case.now)
+
+
 def _ends(case: Situation, current: Lineage) -> bool:
     """Whether ``current`` is the state at the end of the run."""
     finished = any(r.claim.finished and not r.claim.void and r.claim.lineage == current for r in case.requests)
@@ -206,6 +228,7 @@ def _ends(case: Situation, current: Lineage) -> bool:
 def _seat(
     case: Situation,
     requests: Sequence[Request],
+    held: tuple[str, ...],
     *,
     current: Lineage,
     holders: tuple[str, ...],
@@ -227,9 +250,10 @@ def _seat(
         current=current,
         restore=restore,
         released=released,
+        held=held,
         rollback=rollback,
         new_id=why is not None,
-        reason=_reason(current, holders, restore, why),
+        reason=_reason(current, holders, restore, why, held),
     )
 
 
@@ -259,7 +283,14 @@ def _why_new_id(
     return f"{', '.join(fresh)} asked for a fresh one" if fresh else None
 
 
-def _reason(current: Lineage, holders: tuple[str, ...], restore: Lineage | None, why_new_id: str | None) -> str:
+def _reason(
+    current: Lineage,
+    holders: tuple[str, ...],
+    restore: Lineage | None,
+    why_new_id: str | None,
+    held: tuple[str, ...],
+) -> str:
     source = "held" if restore is None else "to be made from the seed" if restore == SCRATCH else "on the disk seen"
     text = f"{current} is current, {source} by {', '.join(holders)}"
-    return f"{text}; new quorum id: {why_new_id}" if why_new_id else text
+    text += f"; new quorum id: {why_new_id}" if why_new_id else ""
+    return f"{text}; held back: {', '.join(held)}" if held else text

@@ -54,7 +54,7 @@ class Case:
     over: bool
     """The last grant's attempt is known to be over."""
     failures: int
-    """Grants in a row to the same members without a commit."""
+    """Attempts of the same members in a row that came to nothing, before the running one."""
     detection_s: float
     first_step_s: float
     now: float
@@ -129,7 +129,7 @@ def _cut(case: Case) -> Iterable[Verdict]:
 
 def _failing(case: Case) -> Iterable[Verdict]:
     inside = [h for h in case.heard if h.who in case.members]
-    if case.over and case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
+    if case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
         youngest = max(inside, key=lambda heard: (heard.since, heard.who))
         reason = f"{case.failures} attempts failed with all alive, and it is the youngest"
         yield Verdict(who=youngest.who, cause=DepartureCause.HUNG, reason=reason)

@@ -27,6 +27,7 @@ def terms_to(terms: Terms) -> pb.Terms:
         start_wait_s=terms.start_wait_s,
         failure_detection_s=terms.failure_detection_s,
         first_step_limit_s=terms.first_step_limit_s,
+        join_interval_s=terms.join_interval_s,
         steps=terms.steps,
     )
 
@@ -40,6 +41,7 @@ def terms_from(message: pb.Terms) -> Terms:
         start_wait_s=message.start_wait_s,
         failure_detection_s=message.failure_detection_s,
         first_step_limit_s=message.first_step_limit_s,
+        join_interval_s=message.join_interval_s,
         steps=message.steps,
     )
 
@@ -142,7 +144,6 @@ def notice_to(notice: Notice) -> pb.Notice:
         ],
         over=notice.over,
         buried=notice.buried,
-        drain=notice.drain,
         ended=_maybe_lineage_to(notice.ended),
     )
 
@@ -156,7 +157,6 @@ def notice_from(message: pb.Notice) -> Notice:
         ),
         over=tuple(message.over),
         buried=message.buried if message.HasField("buried") else None,
-        drain=message.drain,
         ended=lineage_from(message.ended) if message.HasField("ended") else None,
     )
 

@@ -17,6 +17,7 @@ from configs.run_folder import EventSink
 from configs.words import RUNNING_BITS, SCRATCH, DepartureCause, Lineage
 from lighthouse.decide import Expire, Lost, Seat, Situation, Wait, decide, moved_on
 from lighthouse.engine import Engine, EngineError, requesters
+from lighthouse.joins import Joins
 from lighthouse.metrics import Metrics
 from lighthouse.protos import torchft_pb2
 from lighthouse.state import Fence, Journal, Participant, Stored
@@ -50,6 +51,7 @@ class Quorums:
         self.recent: tuple[tuple[Participant, ...], ...] = (journal.state.known,)
         """Members of the last two grants."""
         self.released: set[Participant] = set()
+        self.joins = Joins()
         self.waits_for = ""
         self.failures = 0
         """Grants in a row to the same members at the same state: attempts that came to nothing."""
@@ -79,6 +81,8 @@ class Quorums:
         """An incarnation was buried."""
         if who in self._state.known:
             self._lost = self._clock()
+        if self._state.terms is not None:
+            self.joins.lost(who, detection_s=self._state.terms.failure_detection_s, now=self._clock())
         self.wake()
 
     async def ask(self, claim: Claim) -> Grant | Denial:
@@ -167,6 +171,7 @@ class Quorums:
             opened=self._opened,
             lost=self._lost,
             now=self._clock(),
+            hold=self.joins.hold(interval_s=terms.join_interval_s),
         )
 
     async def _seat(self, seat: Seat) -> None:
@@ -218,6 +223,9 @@ class Quorums:
             restore=seat.restore,
             reason=seat.reason,
         )
+        self.joins.granted(
+            members=seat.participants, before=before.known, up_to_date=seat.up_to_date, now=self._clock()
+        )
         stuck = seat.participants == before.known and seat.current == before.granted and seat.restore is None
         self.failures = self.failures + 1 if stuck else 0
         self.last, self.recent = grant, (self.recent[-1], seat.participants)
@@ -261,6 +269,7 @@ class Quorums:
             kind=grant.kind.value,
             restore=None if grant.restore is None else str(grant.restore),
             released=seat.released,
+            held=list(seat.held),
             reason=grant.reason,
         )
 

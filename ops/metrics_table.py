@@ -68,6 +68,7 @@ def _group() -> CollectorRegistry:
         "loss": 1.0,
         "grad_norm": 1.0,
         "lr": 1.0,
+        "join_stall_s": 0.0,
         "phases": {"compute": 1.0},
     }
     metrics = GroupMetrics(run="", group="g0")

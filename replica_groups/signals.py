@@ -46,7 +46,6 @@ class Signals:
             for dead in notice.dead:
                 self._dead[dead.group, dead.incarnation] = f"{dead.cause}: {dead.reason}" if dead.reason else dead.cause
             self._over.update(notice.over)
-            self._drain = self._drain or notice.drain
             self.ended = self.ended or notice.ended
             self._condition.notify_all()
 

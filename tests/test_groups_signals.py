@@ -127,7 +127,8 @@ def test_release_is_seen_once_it_is_newer_than_the_last_attempt(signals):
 
 def test_drain_and_end_are_never_unsaid(signals):
     end = Lineage(9, quorum_id(2))
-    signals.notice(Notice(epoch=EPOCH, drain=True, ended=end))
+    signals.drain()
+    signals.notice(Notice(epoch=EPOCH, ended=end))
     signals.notice(Notice(epoch=EPOCH))
     assert signals.draining
     assert signals.ended == end

@@ -109,8 +109,8 @@ def test_all_wait_for_all_and_the_attempt_is_ended():
 
 def test_after_two_failed_attempts_with_all_alive_the_youngest_is_buried():
     groups = [heard(G0, rank("quorum"), since=10.0), heard(G1, rank("quorum"), since=50.0)]
-    assert verdicts(*groups, over=True, failures=2) == [("g1", DepartureCause.HUNG)]
-    assert verdicts(*groups, over=True, failures=1) == []
+    assert verdicts(*groups, failures=2) == [("g1", DepartureCause.HUNG)]
+    assert verdicts(*groups, failures=1) == []
 
 
 def test_the_last_holder_of_the_current_lineage_is_never_buried():

@@ -59,7 +59,8 @@ def test_a_lighthouse_that_falls_silent_is_waited_for(rig):
         last = field.wait_commit("g0", step=first["step"] + 10)
         run = field.drain()
     one_history(run)
-    print([e for e in run.events("lighthouse", "departure") if e["t"] < last["t"]])
+    assert [e for e in run.events("lighthouse", "departure") if e["t"] < last["t"]] == []
+    assert {e["incarnation"] for g in ("g0", "g1") for e in run.events(g, "commit")} == {1}
 
 
 @pytest.mark.long
@@ -78,7 +79,7 @@ def test_a_cut_between_two_groups_does_not_end_in_endless_discards(rig):
         assert (gone["group"], gone["cause"]) == ("g1", "hung"), "the youngest"
         assert field.exit_code("g1") == Exit.INCARNATION_OVER
         discards = [e for e in field.events("g0", "discard") if e["t"] > cut]
-        assert len(discards) == 2, discards
+        assert 2 <= len(discards) <= 3, discards
         field.wait_commit("g0", step=alone["step"] + 5)
         field.hosts.cut("g0", "g1", cut=False)
         field.start("g1")

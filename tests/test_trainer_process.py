@@ -161,3 +161,25 @@ def test_output_of_every_kind_goes_to_the_log(tmp_path):
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert log.read_text().split() == ["python", "error", "child"]
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_sigterm_before_it_has_joined_ends_it_as_drained(leaving):
+    """At once, also while the main thread is on its way out with another code: the first one wins then."""
+    done = run(
+        """
+        import os, signal, sys, time
+        from configs.words import Exit
+        from trainer.process import Leaver, leave_on_terminate
+        leaver = Leaver()
+        leave_on_terminate(leaver)
+        leaving = sys.argv[1] == "True"
+        if leaving:
+            leaver.before(lambda code, reason: os.kill(os.getpid(), signal.SIGTERM))
+            leaver.leave(Exit.INCARNATION_OVER, "over")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+        """,
+        str(leaving),
+    )
+    assert done.returncode == (7 if leaving else 75), done.stderr

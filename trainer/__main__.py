@@ -13,6 +13,9 @@ from trainer.main import run_rank
 
 def main() -> int:
     """Run this rank. Exit 2 with every problem for a bad config or environment."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(f"{__doc__}\n\n`phalanx launch --help` tells where the keys are listed.")
+        return int(Exit.DONE)
     try:
         source, overrides = split_config_file(sys.argv[1:])
         if source is None:

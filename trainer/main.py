@@ -24,7 +24,7 @@ from replica_groups.identity import Place, open_group_store
 from trainer.build import build
 from trainer.connection import connect
 from trainer.data.errors import DataError
-from trainer.process import Leaver, on_terminate, redirect_output
+from trainer.process import Leaver, leave_on_terminate, on_terminate, redirect_output
 from trainer.transaction import Transaction
 
 _STORE_LIMIT_S = 300.0
@@ -46,6 +46,7 @@ def run_rank(config: Config, place: Place) -> NoReturn:
 
 
 def _run(config: Config, place: Place, leaver: Leaver) -> None:
+    leave_on_terminate(leaver)
     die_with_parent()
     use_interface(config.fault_tolerance.interface)
     os.environ["OMP_NUM_THREADS"] = str(config.launch.threads_per_rank)

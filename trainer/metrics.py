@@ -78,6 +78,9 @@ class GroupMetrics:
         ):
             if event.get(key) is not None:
                 self._set(name, text, event[key])
+        if event.get("join_stall_s") is not None:
+            text = "Seconds for which this group waited for the heals of others."
+            self._count("join_stall_seconds_total", text, by=event["join_stall_s"])
         self._set("last_commit_timestamp_seconds", "When the last step was committed, unix time.", event["t"])
         self._phases(event)
 

@@ -34,6 +34,13 @@ def on_terminate(drain: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def leave_on_terminate(leaver: Leaver) -> None:
+    """Until this rank belongs to a group there is nothing to drain: SIGTERM ends it at once, as drained."""
+    ended = (Exit.DRAINED, "asked to stop before it had joined")
+    # On a thread, because the main thread may be leaving already, with the lock that ``leave`` takes.
+    on_terminate(lambda: threading.Thread(target=leaver.leave, args=ended, name="leaver").start())
+
+
 class Leaver:
     """Ends the process, once, whichever thread asks first."""
 

@@ -18,6 +18,7 @@ from replica_groups.plan import Plan, at_end, plan
 from replica_groups.seat import Seating, Standing
 from replica_groups.signals import AttemptOver
 from trainer.compute import Summary
+from trainer.join_price import JoinPrice
 from trainer.optimizer import clip, gradient_norm, update
 from trainer.parts import Parts
 from trainer.phases import Phase
@@ -32,6 +33,7 @@ class Transaction:
         self._state = state
         self._fresh = False
         self._began = time.monotonic()
+        self._joins = JoinPrice()
 
     def attempt(self) -> None:
         """One attempt, to its outcome. Raises ExitRequest when this incarnation or the run is at its end."""
@@ -145,6 +147,7 @@ class Transaction:
         state.committed(state.clocks.lineage)
         digest = state.digest() if self._digest_due() else None
         loss = summary.loss_sum * work.planned_tokens / summary.tokens if summary.tokens else None
+        phases = p.phases.take(next_phase=Phase.CHECKPOINT_STALL)
         fields = {
             "step": state.clocks.step,
             "attempt": grant.attempt,
@@ -162,7 +165,8 @@ class Transaction:
             "cursor": state.clocks.cursor,
             "seconds": time.monotonic() - self._began,
             "digest": digest,
-            "phases": p.phases.take(next_phase=Phase.CHECKPOINT_STALL),
+            "join_stall_s": self._joins.of(phases, healing=bool(grant.healing), behind=p.group in grant.healing),
+            "phases": phases,
         }
         p.vitals.attempt_took(time.monotonic() - self._began, step=state.clocks.step, tokens=state.clocks.tokens)
         p.sink("commit", **fields)  # before that state is served or published

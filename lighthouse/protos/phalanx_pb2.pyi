@@ -15,7 +15,7 @@ class Lineage(_message.Message):
     def __init__(self, step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s")
+    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s", "join_interval_s")
     RUN_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class Terms(_message.Message):
     FAILURE_DETECTION_S_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    JOIN_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     config_digest: str
     groups: int
@@ -32,7 +33,8 @@ class Terms(_message.Message):
     failure_detection_s: float
     steps: int
     first_step_limit_s: float
-    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ...) -> None: ...
+    join_interval_s: float
+    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config", "manager")
@@ -187,20 +189,18 @@ class Dead(_message.Message):
     def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("epoch", "dead", "over", "buried", "drain", "ended")
+    __slots__ = ("epoch", "dead", "over", "buried", "ended")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DEAD_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     BURIED_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     dead: _containers.RepeatedCompositeFieldContainer[Dead]
     over: _containers.RepeatedScalarFieldContainer[int]
     buried: str
-    drain: bool
     ended: Lineage
-    def __init__(self, epoch: _Optional[int] = ..., dead: _Optional[_Iterable[_Union[Dead, _Mapping]]] = ..., over: _Optional[_Iterable[int]] = ..., buried: _Optional[str] = ..., drain: _Optional[bool] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., dead: _Optional[_Iterable[_Union[Dead, _Mapping]]] = ..., over: _Optional[_Iterable[int]] = ..., buried: _Optional[str] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("group", "incarnation", "phase", "attempt", "step", "tokens", "ended")

@@ -1,8 +1,9 @@
 """Who starts the lighthouse of a launch, and keeps it?
 
 It is a process of its own, tied to the launcher's main thread. Should it die, it is started again on the same address
-and the same state file: the groups loop until it is back. A port that is taken, or a bad state file, is the user's to
-mend: exit 2.
+and the same state file, beside whatever else the launcher does: the groups loop until it is back. A port that is taken,
+or a bad state file, is the user's to mend: exit 2 at the first start; later it is tried again for a while, for a port
+may be taken for a moment, and then the run ends with exit 3.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from pathlib import Path
 
 from configs.run_folder import EventSink, RunFolder
 from configs.words import Exit, ExitRequest
+from ops.launch.policy import describe_code
 
 START_LIMIT_S = 60.0
+RETRY_S = 0.5
 LOOK_S = 0.02
 
 
@@ -41,6 +44,7 @@ class Coordinator:
         self._min_groups = min_groups
         self._sink = sink
         self._process: subprocess.Popen[bytes] | None = None
+        self._returning: _Return | None = None
         self.gateway = ""
         """``http://HOST:PORT`` of the gateway."""
         self.page = ""
@@ -48,29 +52,50 @@ class Coordinator:
 
     def start(self) -> None:
         """Start it and wait until it listens. Raises ExitRequest(2) with what it said when it does not."""
-        address = self._folder.events / "lighthouse.address"
-        address.unlink(missing_ok=True)
-        log = self._folder.root / "logs" / "lighthouse.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            mark = output.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ops.launch.leash", str(os.getpid()), "lighthouse", *self._arguments(address)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for the launcher
-            )
-        self._wait_for(address, log, mark)
-        self._sink(
-            "lighthouse", pids=[self._process.pid], host=socket.gethostname(), gateway=self.gateway, page=self.page
-        )
-        # Groups hold this address: a successor must listen on the same one.
-        self._bindings = Bindings(gateway=_host_port(self.gateway), page=_host_port(self.page) or self._bindings.page)
+        mark = self._spawn()
+        process = self._process
+        assert process is not None
+        deadline = time.monotonic() + START_LIMIT_S
+        ended = os.pidfd_open(process.pid)
+        try:
+            while not self._listens():
+                if wait([ended], LOOK_S) or time.monotonic() > deadline:
+                    process.kill()
+                    raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse did not start: {_said(self._log, mark)}")
+        finally:
+            os.close(ended)
 
-    def ended(self) -> int | None:
-        """Its exit code once it has ended."""
-        return None if self._process is None else self._process.poll()
+    def keep(self) -> str | None:
+        """Start it again if it has died; to be called often, never blocks. Returns what people should know of it.
+
+        Raises ExitRequest(3) when it cannot be started for a minute.
+        """
+        assert self._process is not None
+        code = self._process.poll()
+        if self._returning is None:
+            if code is None:
+                return None
+            self._returning = _Return(until=time.monotonic() + START_LIMIT_S, mark=self._spawn())
+            return f"the lighthouse ended ({describe_code(code)}): starting it again"
+        if self._listens():
+            self._returning = None
+            return f"the lighthouse is back at {self.gateway}"
+        return self._try_again(self._returning, ended=code is not None)
+
+    def _try_again(self, back: _Return, *, ended: bool) -> str | None:
+        """It does not listen yet, or it ended before it did."""
+        now, said = time.monotonic(), _said(self._log, back.mark)
+        if now > back.until:
+            raise ExitRequest(Exit.QUORUM_LOST, f"the lighthouse cannot be started again: {said}")
+        if not ended:
+            return None
+        if back.retry_at is None:
+            back.retry_at = now + RETRY_S
+            told, back.said = back.said, said
+            return None if said == told else f"the lighthouse did not start: {said}; trying again"
+        if now >= back.retry_at:
+            back.retry_at, back.mark = None, self._spawn()
+        return None
 
     def stop(self, *, grace_s: float = 5.0) -> None:
         """End it: it has stored all it must remember before it answered anybody."""
@@ -99,19 +124,53 @@ class Coordinator:
             str(address),
         ]
 
-    def _wait_for(self, address: Path, log: Path, mark: int) -> None:
-        process = self._process
-        assert process is not None
-        deadline = time.monotonic() + START_LIMIT_S
-        ended = os.pidfd_open(process.pid)
-        try:
-            while not address.exists():
-                if wait([ended], LOOK_S) or time.monotonic() > deadline:
-                    process.kill()
-                    raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse did not start: {_said(log, mark)}")
-        finally:
-            os.close(ended)
-        self.gateway, self.page = _parse_address(address.read_text())
+    @property
+    def _address(self) -> Path:
+        return self._folder.events / "lighthouse.address"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder.root / "logs" / "lighthouse.log"
+
+    def _spawn(self) -> int:
+        """Begin a process. Returns where in the log its words begin."""
+        self._address.unlink(missing_ok=True)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        arguments = self._arguments(self._address)
+        with self._log.open("ab") as output:
+            mark = output.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ops.launch.leash", str(os.getpid()), "lighthouse", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the launcher
+            )
+        return mark
+
+    def _listens(self) -> bool:
+        """Whether it has written its addresses; takes them in."""
+        if not self._address.exists():
+            return False
+        self.gateway, self.page = _parse_address(self._address.read_text())
+        assert self._process is not None
+        self._sink(
+            "lighthouse", pids=[self._process.pid], host=socket.gethostname(), gateway=self.gateway, page=self.page
+        )
+        # Groups hold this address: a successor must listen on the same one.
+        self._bindings = Bindings(gateway=_host_port(self.gateway), page=_host_port(self.page) or self._bindings.page)
+        return True
+
+
+@dataclasses.dataclass
+class _Return:
+    """A lighthouse on its way back. Moments on the monotonic clock."""
+
+    until: float
+    mark: int
+    """Where in its log the words of the newest process begin."""
+    retry_at: float | None = None
+    said: str = ""
 
 
 def _said(log: Path, mark: int) -> str:

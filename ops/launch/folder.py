@@ -121,16 +121,17 @@ def _compare(folder: RunFolder, config: Config) -> list[str]:
     told = [f"{key}: {value_of(before, key)!r} -> {value_of(config, key)!r}" for key in changed]
     if digest(before) == digest(config):
         return [f"changed since this run folder was last used: {text}" for text in told]
-    keys = ", ".join(differing(before, config))
+    training = differing(before, config)
+    keys = ", ".join(training)
     if not _has_history(folder):
         return [f"nothing was ever committed in {folder.root}: starting anew with another {keys}"]
     if config.checkpoint.fork:
         return [f"forking the history in {folder.root} although the training differs: {keys}"]
+    different = "; ".join(text for text in told if text.partition(":")[0] in training) or keys
     raise ExitRequest(
         Exit.CHECKPOINT,
-        f"{folder.root} holds a run of another training; nothing was changed in it. Different: {keys} "
-        f"({'; '.join(told)}). Use another job.dump_folder, or checkpoint.fork = true "
-        "to go on from its state as a new history",
+        f"{folder.root} holds a run of another training; nothing was changed in it. Different: {different}. "
+        "Use another job.dump_folder, or checkpoint.fork = true to go on from its state as a new history",
     )
 
 

@@ -25,7 +25,7 @@ from ops.launch.endpoints import Endpoints
 from ops.launch.group import GroupEnd, GroupSupervisor, Surroundings
 from ops.launch.life import Layout
 from ops.launch.metrics import LauncherMetrics
-from ops.launch.policy import Policy, describe_code
+from ops.launch.policy import Policy
 from ops.launch.ranks import RankFunction, run_trainer
 from ops.launch.requests import Requests
 from ops.launch.store import Prepare, prepare_first, prepare_store
@@ -214,9 +214,9 @@ class LocalRun:
                 request(supervisor)
 
     def _keep_lighthouse(self) -> None:
-        if self._coordinator is not None and (code := self._coordinator.ended()) is not None:
-            self._console.say(f"the lighthouse ended ({describe_code(code)}): starting it again")
-            self._coordinator.start()
+        news = None if self._coordinator is None else self._coordinator.keep()
+        if news is not None:
+            self._console.say(news)
 
     def _take_events(self) -> None:
         for writer, event in self._tails.read():
