@@ -23,6 +23,7 @@ NAMES = (
     "backward",
     "reduce",
     "summary",
+    "summary_sent",
     "vote_before",
     "vote_after",
     "optimizer",

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from configs.protocol import Buried, Claim, Ended, Grant, Notice, Pulse, QuorumLost, Refused, Seated, Terms, Unreachable
-from configs.words import RUNNING_BITS, DepartureCause, Lineage
+from configs.words import DepartureCause, Lineage
 from lighthouse import messages
 from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc as rpc
@@ -71,9 +71,11 @@ class Control:
         pid: int = 0,
         ranks: list[int] | None = None,
         config: str = "",
+        manager: bool = False,
     ) -> Seated:
         """Become an incarnation of ``group``; its predecessors are buried. Joining again with the same ``life``
-        gives the same answer. Raises Refused, Unreachable."""
+        gives the same answer. ``manager``: a torchft.Manager with the replica id ``group:incarnation`` will speak for
+        it, and nobody asks. Raises Refused, Unreachable."""
         request = pb.JoinRequest(
             terms=messages.terms_to(terms),
             group=group,
@@ -82,6 +84,7 @@ class Control:
             ranks=ranks or [],
             host=socket.gethostname(),
             config=config,
+            manager=manager,
         )
         reply = self._call("Join", request)
         if reply.HasField("refused"):
@@ -202,6 +205,7 @@ class Control:
 
     def _checked(self, method: str, request: Any) -> None:
         reply = self._call(method, request)
+        self._see(reply.epoch)
         if reply.HasField("refused"):
             raise Refused(reply.refused.reason)
 
@@ -213,11 +217,10 @@ class Control:
         return self._stub
 
     def _granted(self, reply: pb.AskReply) -> Grant:
+        self._see(reply.epoch)
         answer = reply.WhichOneof("answer")
         if answer == "grant":
-            grant = messages.grant_from(reply.grant)
-            self._see(grant.attempt >> RUNNING_BITS)
-            return grant
+            return messages.grant_from(reply.grant)
         if answer == "buried":
             raise Buried(reply.buried.reason)
         if answer == "ended":

@@ -111,6 +111,7 @@ def requesters(
     for member in members:
         request = pb.QuorumMember()
         request.CopyFrom(requests[member])
+        request.replica_id = str(member)
         request.step = step if member.group in holders else behind
         request.shrink_only = False
         request.commit_failures = 0

@@ -17,7 +17,8 @@ from types import ModuleType
 from configs.protocol import Claim, Dead, Grant, Notice, Pulse, Seated, Terms
 from configs.run_folder import EventSink
 from configs.words import DepartureCause, Lineage
-from lighthouse.liveness import Case, Heard, Verdict, judge
+from lighthouse.judging import Judge
+from lighthouse.managers import claim_of, stranger
 from lighthouse.members import Departures, Life
 from lighthouse.metrics import Metrics
 from lighthouse.protos import torchft_pb2
@@ -61,6 +62,15 @@ class Gateway:
             clock=clock,
         )
         self.quorums.confirm_again(announced)
+        self.judge = Judge(
+            lives=self.lives,
+            living=lambda: self.living,
+            state=lambda: self.state,
+            quorums=self.quorums,
+            bury=self._bury,
+            publish=self._publish,
+            clock=clock,
+        )
         self._journal = journal
         self._sink = sink
         self._clock = clock
@@ -84,7 +94,7 @@ class Gateway:
 
     async def run(self) -> None:
         """Make quorums, and judge who lives, until cancelled."""
-        tasks = [asyncio.create_task(self.quorums.run()), asyncio.create_task(self._judge_always())]
+        tasks = [asyncio.create_task(self.quorums.run()), asyncio.create_task(self.judge.run())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -127,6 +137,7 @@ class Gateway:
                 self.state,
                 incarnations={**state.incarnations, group: who.incarnation},
                 lives={**state.lives, group: life.life},
+                managers={**state.managers, **({group: who.incarnation} if life.manager else {})},
                 terms=terms,
                 ended=None if reopened else state.ended,
             )
@@ -245,7 +256,8 @@ class Gateway:
     async def seat(self, who: Participant, member: torchft_pb2.QuorumMember) -> torchft_pb2.Quorum | Denial:
         """Wait for torchft's side of the next quorum."""
         self.heard(who)
-        return self.denial(who) or await self.quorums.waiting.seat(who, member)
+        denial = self.denial(who) or stranger(who, member, self.state)
+        return denial or await self.quorums.seat(who, member, claim=claim_of(who, member, self.state))
 
     def denial(self, who: Participant) -> Denial | None:
         """Why ``who`` has no business here, if so."""
@@ -256,50 +268,6 @@ class Gateway:
         if self.state.buried(who):
             return Buried(self._departures[who].reason or self._departures[who].cause.value)
         return None
-
-    # ---- silence and hangs -------------------------------------------------------------------------------------------
-
-    async def _judge_always(self) -> None:
-        """Look at the pulses eight times within the detection time. After a pause of this process itself (it was
-        stopped, or starved) nobody is judged before everybody could send again."""
-        looked = self._clock()
-        while True:
-            terms = self.state.terms
-            every = (terms.failure_detection_s if terms else 1.0) / 8
-            await asyncio.sleep(every)
-            now = self._clock()
-            if now - looked > 4 * every:
-                for life in self.lives.values():
-                    life.heard = life.pulse_at = max(life.pulse_at, now)
-            looked = now
-            self._act_on(judge(self._case(now)) if terms else [])
-
-    def _case(self, now: float) -> Case:
-        last, terms = self.quorums.last, self.state.terms
-        assert terms is not None
-        lives = [life for who in self.living if (life := self.lives[who]).pulse is not None]
-        return Case(
-            heard=tuple(
-                Heard(who=life.who, pulse=life.pulse or Pulse(), at=life.pulse_at, since=life.since) for life in lives
-            ),
-            members=self.state.known,
-            holders=() if last is None else last.up_to_date,
-            attempt=0 if last is None else last.attempt,
-            over=last is None or self.quorums.over == last.attempt,
-            failures=self.quorums.failures,
-            detection_s=terms.failure_detection_s,
-            first_step_s=terms.first_step_limit_s,
-            heal_s=terms.heal_limit_s,
-            now=now,
-        )
-
-    def _act_on(self, verdicts: list[Verdict]) -> None:
-        for verdict in verdicts:
-            if verdict.who is None:
-                self.quorums.end_attempt()
-                self._publish()
-            else:
-                self._bury(verdict.who, verdict.cause, verdict.reason)
 
     # ---- private -----------------------------------------------------------------------------------------------------
 

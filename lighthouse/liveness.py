@@ -23,6 +23,8 @@ WAITING = frozenset({"reduce", "quorum"})
 AWAITED = frozenset({"data", "compute", "other", "checkpoint_stall", "optimizer", "vote"})
 """Phases that others wait for. A heal is not among them: it has a limit of its own."""
 _HEALING = "heal"
+_ASKING = "quorum"
+"""Who is in it and has not asked connects to its peers, or is what those who have asked wait for."""
 FAILED_ATTEMPTS = 2
 _USUAL_TIMES = 2.0
 
@@ -37,6 +39,8 @@ class Heard:
     """When it came, on the clock of ``Case.now``."""
     since: float
     """When the incarnation joined."""
+    asks: bool = False
+    """Its request for the next quorum is here."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,7 @@ class Case:
     over: bool
     """The last grant's attempt is known to be over."""
     failures: int
-    """Grants in a row to the same members without a commit."""
+    """Attempts of the same members in a row that came to nothing, before the running one."""
     detection_s: float
     first_step_s: float
     now: float
@@ -101,17 +105,16 @@ def _silent(case: Case) -> Iterable[Verdict]:
 
 
 def _behind(case: Case) -> Iterable[Verdict]:
-    if case.over:
-        return
     inside = [h for h in case.heard if h.who in case.members]
     for heard in inside:
-        others = [wait for other in inside if other is not heard and (wait := _waited(other, case)) is not None]
-        limit = _limit(heard, case)
-        if not others or max(others) <= limit:
+        others = [o for o in inside if o is not heard and (_waited(o, case) or 0.0) > _limit(heard, case)]
+        if not others:
             continue
+        awaited = AWAITED | ({_ASKING} if not heard.asks and any(other.asks for other in others) else set())
         for rank, pulse in enumerate(heard.pulse.ranks):
-            if pulse.attempt < case.attempt or (pulse.attempt == case.attempt and pulse.phase in AWAITED):
-                reason = f"rank {rank} in {pulse.phase} while others have waited {max(others):.1f} s for it"
+            if pulse.attempt < case.attempt or (pulse.attempt == case.attempt and pulse.phase in awaited):
+                waited = max(_waited(other, case) or 0.0 for other in others)
+                reason = f"rank {rank} in {pulse.phase} while others have waited {waited:.1f} s for it"
                 yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
                 break
 
@@ -143,7 +146,7 @@ def _cut(case: Case) -> Iterable[Verdict]:
 
 def _failing(case: Case) -> Iterable[Verdict]:
     inside = [h for h in case.heard if h.who in case.members]
-    if case.over and case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
+    if case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
         youngest = max(inside, key=lambda heard: (heard.since, heard.who))
         reason = f"{case.failures} attempts failed with all alive, and it is the youngest"
         yield Verdict(who=youngest.who, cause=DepartureCause.HUNG, reason=reason)

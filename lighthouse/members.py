@@ -27,6 +27,8 @@ class Life:
     pid: int = 0
     ranks: tuple[int, ...] = ()
     host: str = ""
+    manager: bool = False
+    """A torchft.Manager speaks for it; it sends no claims."""
     streams: int = 0
     """Open Watch streams; the last one that closes is its death."""
     heard: float = 0.0

@@ -92,6 +92,17 @@ class Quorums:
             self._publish()
         return await self.waiting.ask(claim, now=self._clock())
 
+    async def seat(
+        self, who: Participant, member: torchft_pb2.QuorumMember, *, claim: Claim | None
+    ) -> torchft_pb2.Quorum | Denial:
+        """Wait for torchft's side of the next grant; with ``claim`` this request stands for both sides."""
+        asked = None if claim is None else asyncio.create_task(self.ask(claim))
+        try:
+            return await self.waiting.seat(who, member)
+        finally:
+            if asked is not None:
+                asked.cancel()
+
     def end_attempt(self) -> None:
         """The running attempt is over for everybody."""
         self.over = self._state.attempt

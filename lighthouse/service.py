@@ -21,6 +21,7 @@ from configs.words import DepartureCause
 from lighthouse import messages
 from lighthouse.client import SECRET_KEY
 from lighthouse.gateway import Gateway
+from lighthouse.managers import answer_for, who_speaks
 from lighthouse.members import Life
 from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2, torchft_pb2_grpc
@@ -45,6 +46,7 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
             pid=request.pid,
             ranks=tuple(request.ranks),
             host=request.host,
+            manager=request.manager,
         )
         answer = self._gateway.join(messages.terms_from(request.terms), life, config=request.config)
         if isinstance(answer, Refused):
@@ -52,18 +54,18 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
         return pb.JoinReply(seated=messages.seated_to(answer))
 
     async def Ask(self, request: pb.AskRequest, context: _Context) -> pb.AskReply:  # noqa: N802
-        answer = await self._gateway.ask(messages.claim_from(request))
+        answer, epoch = await self._gateway.ask(messages.claim_from(request)), self._gateway.state.epoch
         match answer:
             case Refused(reason=reason, quorum_lost=lost):
-                return pb.AskReply(refused=pb.Refusal(reason=reason, quorum_lost=lost))
+                return pb.AskReply(refused=pb.Refusal(reason=reason, quorum_lost=lost), epoch=epoch)
             case Buried(reason=reason):
-                return pb.AskReply(buried=pb.Refusal(reason=reason))
+                return pb.AskReply(buried=pb.Refusal(reason=reason), epoch=epoch)
             case Ended(lineage=lineage):
-                return pb.AskReply(ended=messages.lineage_to(lineage))
+                return pb.AskReply(ended=messages.lineage_to(lineage), epoch=epoch)
             case Stopping():
                 await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
                 raise AssertionError("abort raises")
-        return pb.AskReply(grant=messages.grant_to(answer))
+        return pb.AskReply(grant=messages.grant_to(answer), epoch=epoch)
 
     async def Watch(self, pulses: AsyncIterator[pb.Pulse], context: _Context) -> None:  # noqa: N802
         """Notices while the stream is open. It closes with its reader's death, or after the last word to it."""
@@ -106,26 +108,30 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
             tokens=request.tokens if request.HasField("tokens") else None,
         )
         if not request.HasField("ended"):
-            return pb.Reply()
-        return _reply(self._gateway.end(who, messages.lineage_from(request.ended)))
+            return self._reply(None)
+        return self._reply(self._gateway.end(who, messages.lineage_from(request.ended)))
 
     async def Leave(self, request: pb.LeaveRequest, context: _Context) -> pb.Reply:  # noqa: N802
         try:
             cause = DepartureCause(request.cause)
         except ValueError:
-            return _reply(Refused(f"unknown cause {request.cause!r}; known: {', '.join(DepartureCause)}"))
+            return self._reply(Refused(f"unknown cause {request.cause!r}; known: {', '.join(DepartureCause)}"))
         incarnation = request.incarnation if request.HasField("incarnation") else None
         self._gateway.leave(request.group, incarnation, life=request.life, cause=cause, reason=request.reason)
-        return pb.Reply()
+        return self._reply(None)
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusReply:  # noqa: N802
         return pb.StatusReply(json=json.dumps(status(self._gateway)))
 
     async def Kill(self, request: pb.KillRequest, context: _Context) -> pb.Reply:  # noqa: N802
-        return _reply(self._gateway.kill(request.group, request.reason))
+        return self._reply(self._gateway.kill(request.group, request.reason))
 
     async def Config(self, request: pb.ConfigRequest, context: _Context) -> pb.ConfigReply:  # noqa: N802
         return pb.ConfigReply(config=self._gateway.config)
+
+    def _reply(self, denial: Denial | None) -> pb.Reply:
+        refused = None if denial is None else pb.Refusal(reason=_text(denial))
+        return pb.Reply(refused=refused, epoch=self._gateway.state.epoch)
 
 
 class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
@@ -137,10 +143,11 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
     async def Quorum(  # noqa: N802
         self, request: torchft_pb2.LighthouseQuorumRequest, context: _Context
     ) -> torchft_pb2.LighthouseQuorumResponse:
-        who = _participant(request.requester.replica_id)
+        replica_id = request.requester.replica_id
+        who = who_speaks(replica_id)
         answer = await self._gateway.seat(who, request.requester)
         if isinstance(answer, torchft_pb2.Quorum):
-            return torchft_pb2.LighthouseQuorumResponse(quorum=answer)
+            return torchft_pb2.LighthouseQuorumResponse(quorum=answer_for(replica_id, answer))
         code = grpc.StatusCode.UNAVAILABLE if isinstance(answer, Stopping) else grpc.StatusCode.FAILED_PRECONDITION
         await context.abort(code, _text(answer))
         raise AssertionError("abort raises")
@@ -150,7 +157,7 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
         request: torchft_pb2.LighthouseHeartbeatRequest,
         context: _Context,
     ) -> torchft_pb2.LighthouseHeartbeatResponse:
-        self._gateway.heard(_participant(request.replica_id))
+        self._gateway.heard(who_speaks(request.replica_id))
         return torchft_pb2.LighthouseHeartbeatResponse()
 
 
@@ -175,16 +182,6 @@ class SecretCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped 
 
 async def _unauthenticated(request: Any, context: _Context) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the shared secret (PHALANX_SECRET) is missing or wrong")
-
-
-def _participant(replica_id: str) -> Participant:
-    """``group:incarnation``, or a participant that nobody has admitted."""
-    group, _, number = replica_id.rpartition(":")
-    return Participant(group, int(number) if number.isascii() and number.isdecimal() else 0)
-
-
-def _reply(denial: Denial | None) -> pb.Reply:
-    return pb.Reply() if denial is None else pb.Reply(refused=pb.Refusal(reason=_text(denial)))
 
 
 def _text(denial: Denial) -> str:

@@ -68,6 +68,8 @@ class Stored:
     """The highest incarnation of each group that was ever handed out."""
     lives: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The launcher's token of that incarnation."""
+    managers: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The newest incarnation of each group for which a torchft.Manager speaks, and nothing else."""
     terms: Terms | None = None
 
     def buried(self, who: Participant) -> bool:
@@ -160,7 +162,7 @@ def _line(changes: dict[str, Any]) -> bytes:
     return json.dumps(changes, separators=(",", ":")).encode() + b"\n"
 
 
-_MAPS = ("floors", "incarnations", "lives")
+_MAPS = ("floors", "incarnations", "lives", "managers")
 
 
 def _changes(old: Stored, new: Stored) -> dict[str, Any]:

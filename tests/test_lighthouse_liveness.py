@@ -16,9 +16,14 @@ def rank(phase: str, age: float = 0.1, *, attempt: int = 7, silent: float = 0.0)
 
 
 def heard(
-    who: Participant, *ranks: RankPulse, gap: float = 0.1, usual: float | None = 0.5, since: float = 0.0
+    who: Participant,
+    *ranks: RankPulse,
+    gap: float = 0.1,
+    usual: float | None = 0.5,
+    since: float = 0.0,
+    asks: bool = False,
 ) -> Heard:
-    return Heard(who=who, pulse=Pulse(ranks=ranks, usual_s=usual), at=NOW - gap, since=since)
+    return Heard(who=who, pulse=Pulse(ranks=ranks, usual_s=usual), at=NOW - gap, since=since, asks=asks)
 
 
 def verdicts(*groups: Heard, **changes) -> list[tuple[str | None, DepartureCause]]:
@@ -65,6 +70,20 @@ def test_a_first_step_with_its_compile_is_given_the_first_steps_limit():
     ]
 
 
+def test_who_has_not_asked_is_behind_those_who_have():
+    asked = heard(G0, rank("quorum", 3.0), asks=True)
+    assert verdicts(asked, heard(G1, rank("quorum", 3.0))) == [("g1", DepartureCause.HUNG)]
+    assert verdicts(asked, heard(G1, rank("quorum", 3.0)), over=True) == [("g1", DepartureCause.HUNG)]
+    connecting = heard(G0, rank("quorum", 3.0))
+    assert verdicts(connecting, heard(G1, rank("quorum", 3.0))) == [(None, DepartureCause.HUNG)], "a cut: nobody asks"
+
+
+def test_who_does_not_leave_an_attempt_that_is_over_is_behind():
+    asked = heard(G0, rank("quorum", 3.0), asks=True)
+    assert verdicts(asked, heard(G1, rank("compute", 5.0)), over=True) == [("g1", DepartureCause.HUNG)]
+    assert verdicts(asked, heard(G1, rank("compute", 5.0), usual=2.0), over=True) == [], "it finishes its backward"
+
+
 def test_two_of_three_are_stuck_and_the_third_waits():
     waits = heard(G0, rank("reduce", 5.0))
     stuck = [heard(G1, rank("optimizer", 5.0)), heard(G2, rank("compute", 5.0))]
@@ -90,8 +109,8 @@ def test_all_wait_for_all_and_the_attempt_is_ended():
 
 def test_after_two_failed_attempts_with_all_alive_the_youngest_is_buried():
     groups = [heard(G0, rank("quorum"), since=10.0), heard(G1, rank("quorum"), since=50.0)]
-    assert verdicts(*groups, over=True, failures=2) == [("g1", DepartureCause.HUNG)]
-    assert verdicts(*groups, over=True, failures=1) == []
+    assert verdicts(*groups, failures=2) == [("g1", DepartureCause.HUNG)]
+    assert verdicts(*groups, failures=1) == []
 
 
 def test_the_last_holder_of_the_current_lineage_is_never_buried():

@@ -140,6 +140,7 @@ class Compute:
             raise AttemptOver(DiscardReason.COLLECTIVE_ERROR, "another rank of this group lost its peers")
         across = row.to(self._device) if channel.on_device else row
         channel.post(across)
+        self._failpoint("summary_sent")
         self._seat.finish(seating, channel)
         _, flags, loss, tokens, count = across.tolist()
         if count != plan.microbatches:

@@ -39,7 +39,7 @@ class Terms(_message.Message):
     def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ..., heal_limit_s: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config")
+    __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config", "manager")
     TERMS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class JoinRequest(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    MANAGER_FIELD_NUMBER: _ClassVar[int]
     terms: Terms
     group: str
     life: str
@@ -54,7 +55,8 @@ class JoinRequest(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     host: str
     config: str
-    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., group: _Optional[str] = ..., life: _Optional[str] = ..., pid: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., config: _Optional[str] = ...) -> None: ...
+    manager: bool
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., group: _Optional[str] = ..., life: _Optional[str] = ..., pid: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., config: _Optional[str] = ..., manager: _Optional[bool] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "quorum_lost")
@@ -135,16 +137,18 @@ class Grant(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., quorum_id: _Optional[int] = ..., kind: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., up_to_date: _Optional[_Iterable[str]] = ..., current: _Optional[_Union[Lineage, _Mapping]] = ..., restore: _Optional[_Union[Lineage, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AskReply(_message.Message):
-    __slots__ = ("grant", "refused", "buried", "ended")
+    __slots__ = ("grant", "refused", "buried", "ended", "epoch")
     GRANT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     BURIED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     grant: Grant
     refused: Refusal
     buried: Refusal
     ended: Lineage
-    def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class RankPulse(_message.Message):
     __slots__ = ("attempt", "phase", "age_s", "silent_s")
@@ -233,10 +237,12 @@ class LeaveRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., life: _Optional[str] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("refused",)
+    __slots__ = ("refused", "epoch")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     refused: Refusal
-    def __init__(self, refused: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, refused: _Optional[_Union[Refusal, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
