@@ -39,10 +39,7 @@ class Chronicle:
         """Log one event and remember it. A ``confirmed`` one also gets the ``tokens`` so far."""
         if event == "confirmed" and (tokens := self._tokens()):
             fields = {**fields, "tokens": tokens}
-        if self._log is None:
-            written = {"t": self.wall(), "event": event, **fields}
-        else:
-            written = self._log(event, **fields)
+        written = self._log(event, **fields) if self._log else {"t": self.wall(), "event": event, **fields}
         if self._ready.is_set():
             self.history.take(written)
         else:

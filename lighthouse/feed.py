@@ -53,6 +53,15 @@ class Feed:
         self._telling: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[Any]] = set()
 
+    @property
+    def readers(self) -> int:
+        return len(self._room)
+
+    @property
+    def buffered(self) -> int:
+        """What all of them have not read yet and the kernel does not hold, bytes."""
+        return sum(transport.get_write_buffer_size() for transport in self._room)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One reader, until it is gone or dropped."""
         transport = writer.transport
@@ -114,9 +123,11 @@ class Feed:
                 transport.write(message)
 
     def _told(self, task: asyncio.Task[None]) -> None:
-        """The telling has ended: nobody looks, or it has failed (asyncio reports why), and they shall come again."""
+        """The telling has ended: nobody looks, or it has failed, and those who look shall come again."""
         self._telling = None
-        if task.cancelled() or task.exception() is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            report = {"message": "the live page's feed has failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(report)
             self._drop_all()
 
     def _drop_all(self) -> None:

@@ -42,7 +42,7 @@ def status(gateway: Gateway) -> dict[str, Any]:
 
 
 def _groups(gateway: Gateway) -> list[dict[str, Any]]:
-    """A row for the newest incarnation of each group. What is the same for all is looked up once: groups may be many."""
+    """A row for the newest incarnation of each group. What is the same for all is looked up once."""
     living, ages, waiting = gateway.living, gateway.ages(), gateway.quorums.waiting
     asking, complete = set(waiting.asking), {request.who for request in waiting.complete(living)}
     rows = []

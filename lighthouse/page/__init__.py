@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lighthouse.http import Page
 
-_FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -22,8 +22,8 @@ _TYPES = {
 
 def pages() -> dict[str, Callable[[], Page]]:
     """Every file of the live page by its path; ``/`` is the page itself."""
-    files = [path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _TYPES]
-    found = {f"/{path.relative_to(_FOLDER).as_posix()}": _page(path) for path in files}
+    files = [path for path in sorted(FOLDER.rglob("*")) if path.suffix in _TYPES]
+    found = {f"/{path.relative_to(FOLDER).as_posix()}": _page(path) for path in files}
     return {"/": found.pop("/index.html"), **found}
 
 
