@@ -213,7 +213,7 @@ class History:
             self._tokens = max(tokens, self._tokens or 0)
         if not self._paces:
             self._add(self._paces, Pace(self._next(), t, 0, 0))
-            self._paced_tokens = 0 if step == 1 else self._tokens
+            self._paced_tokens = 0 if step == 1 and self._tokens is None else self._tokens
             return
         self._steps += 1
         if t - self._paces[-1].t >= PACE_S:

@@ -71,6 +71,7 @@ def test_a_kill_a_heal_and_a_return_are_seen_as_they_happen(rig, window):
     looking.join()
     assert not failed, failed
     assert run.code == Exit.DONE, run.said
+    assert f"watch the run at {window.driver.current_url}" in run.said
     window.until("document.getElementById('link').dataset.link === 'lost'")
     seen = window.run("return seen")
     in_words = [(note["kind"], note["text"]) for note in seen]

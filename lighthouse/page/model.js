@@ -65,8 +65,9 @@ export class Model {
     return this.base.size ? now - HOUR : Math.min(now, ...first);
   }
 
-  // One lane for each group: its segments from `from` to `until`, and its marks.
-  lanes(from, until) {
+  // One lane for each group: its segments from `from` to `until`, and its marks. Where there are more than `most`
+  // lanes, discarded attempts are marked in the lane of the run alone.
+  lanes(from, until, most) {
     const lanes = new Map();
     const lane = (group) => {
       if (!lanes.has(group)) lanes.set(group, { group, moves: [], marks: [] });
@@ -80,7 +81,7 @@ export class Model {
     for (const one of lanes.values()) {
       one.moves.sort((a, b) => a.t - b.t);
       one.segments = segments(one.moves, from, until);
-      one.marks.push(...this.discardsIn(one.segments, from));
+      if (lanes.size <= most) one.marks.unshift(...this.discardsIn(one.segments, from));
     }
     const shown = [...lanes.values()].filter((one) => one.marks.length || one.segments.some((s) => s.lane !== "gone"));
     return shown.sort((a, b) => natural(a.group, b.group));
@@ -94,8 +95,8 @@ export class Model {
     );
   }
 
-  runMarks(from) {
-    return this.marks.filter((mark) => mark.group === null && mark.kind !== "discard" && mark.t >= from);
+  runMarks(from, discards) {
+    return this.marks.filter((mark) => mark.group === null && (discards || mark.kind !== "discard") && mark.t >= from);
   }
 
   // Committed per second, each value for the time since the one before: [times, values].

@@ -14,15 +14,14 @@ export class Timeline {
   constructor() {
     this.from = 0;
     this.now = 1;
+    this.edge = 0;
     this.axis = this.plot("axis", { height: AXIS_HEIGHT, line: null });
     this.steps = this.plot("steps-plot", { height: PLOT_HEIGHT, line: "steps-at" });
     this.tokens = this.plot("tokens-plot", { height: PLOT_HEIGHT, line: "tokens-at" });
-    const all = [this.axis, this.steps, this.tokens];
-    new ResizeObserver(() => {
-      for (const plot of all) plot.setSize({ width: plot.root.parentElement.clientWidth, height: plot.height });
-    }).observe(byId("axis"));
+    this.plots = [this.axis, this.steps, this.tokens];
+    new ResizeObserver(() => this.fit()).observe(byId("axis"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      for (const plot of all) plot.redraw(true, true);
+      for (const plot of this.plots) plot.redraw(true, true);
     });
   }
 
@@ -38,19 +37,33 @@ export class Timeline {
   }
 
   drawLanes(model, until) {
-    const lanes = model.lanes(this.from, until);
-    const ofRun = model.runMarks(this.from);
+    const lanes = model.lanes(this.from, until, DENSE);
+    const dense = lanes.length > DENSE;
+    const ofRun = model.runMarks(this.from, dense);
     const items = lanes.map((lane) => this.lane(lane));
     if (ofRun.length) items.unshift(this.runLane(ofRun));
     const list = byId("lanes");
-    list.classList.toggle("dense", lanes.length > DENSE);
+    list.classList.toggle("dense", dense);
+    list.tabIndex = dense ? 0 : -1; // it scrolls
     list.replaceChildren(...items);
+    this.align(list.offsetWidth - list.clientWidth);
     byId("no-lanes").hidden = items.length > 0;
     const states = new Set(lanes.flatMap((lane) => lane.segments.map((segment) => segment.lane)));
     const kinds = new Set([...ofRun, ...lanes.flatMap((lane) => lane.marks)].map((mark) => mark.kind));
     for (const item of document.querySelectorAll(".key .rare")) {
       item.hidden = !(states.has(item.dataset.lane) || kinds.has(item.dataset.mark));
     }
+  }
+
+  // Keep the plots as wide as the lanes, which may have a scroll bar at their right.
+  align(edge) {
+    if (edge === this.edge) return;
+    this.edge = edge;
+    this.fit();
+  }
+
+  fit() {
+    for (const plot of this.plots) plot.setSize({ width: plot.root.parentElement.clientWidth, height: plot.height });
   }
 
   lane(lane) {
@@ -69,16 +82,16 @@ export class Timeline {
   runLane(marks) {
     const track = make("div", "track of-run");
     track.append(...marks.map((mark) => this.mark(mark)));
-    return this.item("run", track, marks.map(said).join("; "));
+    return this.item("run", track, marks.map(said).join("; "), "");
   }
 
-  item(name, track, text) {
+  item(name, track, text, group = name) {
     track.setAttribute("role", "img");
     track.setAttribute("aria-label", text);
     const item = make("li", "lane");
     const label = make("span", "lane-name", name);
     label.title = name;
-    item.dataset.lane = name;
+    item.dataset.lane = group;
     item.append(label, track);
     return item;
   }
@@ -109,7 +122,7 @@ export class Timeline {
     const options = {
       width: byId(id).clientWidth || 300,
       height,
-      padding: [line ? 8 : 0, 0, 0, 0],
+      padding: [line ? 8 : 0, () => this.edge, 0, 0],
       legend: { show: false },
       cursor: { show: Boolean(line), y: false, drag: { x: false, y: false }, sync: { key: "past" } },
       scales: {
