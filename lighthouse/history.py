@@ -154,7 +154,7 @@ class History:
             case "departure":
                 self._take_departure(event, t)
             case "rollback":
-                self._tokens = None
+                self._tokens = self._paced_tokens = None
                 self._run_mark(t, "rollback", f"rolled back from {event['from']} to {event['to']}", event)
             case "end":
                 self._run_mark(t, "end", f"the run has ended at step {int(event['step'])}", event)
