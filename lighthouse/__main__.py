@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="gateway (default: %(default)s)")
     parser.add_argument(
-        "--http", default="127.0.0.1:0", metavar="HOST:PORT", help="/metrics and /status.json; '' for none"
+        "--http", default="127.0.0.1:0", metavar="HOST:PORT", help="live page, /metrics, /status.json; '' for none"
     )
     parser.add_argument("--min-groups", type=int, default=1, metavar="N", help="fewest groups of a quorum")
     parser.add_argument("--state", type=Path, metavar="FILE", help="what it must remember when it dies")
@@ -67,6 +67,8 @@ async def _serve(settings: Settings, *, address_file: Path | None) -> None:
         if address_file is not None:
             write_atomically(address_file, f"{lighthouse.url}\n{lighthouse.http_url or ''}\n")
         print(lighthouse.url, flush=True)
+        if lighthouse.http_url is not None:
+            print(f"live page: {lighthouse.http_url}/", flush=True)
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):

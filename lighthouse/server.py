@@ -16,11 +16,15 @@ from pathlib import Path
 import grpc.aio
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from configs.run_folder import EventLog, read_events
+from configs.run_folder import read_events
 from configs.words import Exit, ExitRequest, Lineage
+from lighthouse import page
+from lighthouse.chronicle import Chronicle
 from lighthouse.engine import load_torchft
+from lighthouse.feed import Feed
 from lighthouse.gateway import Gateway
 from lighthouse.http import Page, serve_pages
+from lighthouse.live import Live
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2_grpc
 from lighthouse.service import ControlService, SecretCheck, TorchftService
 from lighthouse.state import Journal, StateError
@@ -56,9 +60,10 @@ class Lighthouse:
             self._journal = Journal(settings.state)
         except (StateError, OSError) as error:
             raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
-        self._log = None if settings.events is None else EventLog(settings.events, group=None)
+        self._chronicle = Chronicle(settings.events)
         self._server: grpc.aio.Server | None = None
         self._pages: asyncio.Server | None = None
+        self._feed: Feed | None = None
         self.gateway: Gateway
         self.url = ""
         self.http_url: str | None = None
@@ -68,11 +73,12 @@ class Lighthouse:
         settings = self._settings
         self.gateway = Gateway(
             journal=self._journal,
-            sink=_no_sink if self._log is None else self._log,
+            sink=self._chronicle,
             torchft=load_torchft(),
             min_groups=settings.min_groups,
             announced=_announced(settings.events),
         )
+        self._chronicle.start(self.gateway)
         checks = [SecretCheck(settings.secret)] if settings.secret else []
         self._server = grpc.aio.server(interceptors=checks, options=_OPTIONS)
         phalanx_pb2_grpc.add_ControlServicer_to_server(ControlService(self.gateway), self._server)
@@ -94,15 +100,19 @@ class Lighthouse:
             await self._server.stop(grace=_LAST_WORDS_S)
         if self._pages is not None:
             self._pages.close()
+        if self._feed is not None:
+            await self._feed.close()
         self._journal.close()
-        if self._log is not None:
-            self._log.close()
+        self._chronicle.close()
 
     async def _start_pages(self, address: str) -> None:
         host, _, port = address.rpartition(":")
+        pages = {"/metrics": self._metrics, "/status.json": self._status, "/healthz": self._health}
+        self._feed = Feed(Live(lambda: status(self.gateway), self._chronicle), ready=self._chronicle.ready)
         try:
             self._pages = await serve_pages(
-                {"/metrics": self._metrics, "/status.json": self._status, "/healthz": self._health},
+                {**page.pages(), **pages},
+                streams={"/events": self._feed.serve},
                 host=host.strip("[]"),
                 port=int(port),
             )
@@ -154,7 +164,3 @@ def _announced(events: Path | None) -> frozenset[Lineage]:
     if events is None:
         return frozenset()
     return frozenset(Lineage.parse(event["lineage"]) for event in read_events(events) if event["event"] == "confirmed")
-
-
-def _no_sink(event: str, **fields: object) -> None:
-    """Events go nowhere."""

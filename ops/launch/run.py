@@ -136,9 +136,7 @@ class LocalRun:
         self._coordinator.start()
         self._endpoints.set("gateway", self._coordinator.gateway)
         self._endpoints.set("lighthouse", self._coordinator.page)
-        self._console.say(
-            f"lighthouse at {self._coordinator.gateway}, its state at {self._coordinator.page}/status.json"
-        )
+        self._console.say(f"lighthouse at {self._coordinator.gateway}; watch the run at {self._coordinator.page}/")
         return self._coordinator.gateway
 
     def _start_groups(self, url: str) -> list[threading.Thread]:
