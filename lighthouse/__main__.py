@@ -17,6 +17,7 @@ from pathlib import Path
 
 from configs.lifetime import die_with_parent
 from configs.run_folder import write_atomically
+from configs.tls import add_tls_options, tls_from
 from configs.words import Exit, ExitRequest
 from lighthouse.server import Lighthouse, Settings
 
@@ -26,7 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.die_with_parent:
         die_with_parent()
+    try:
+        tls = tls_from(options)
+    except ExitRequest as request:
+        print(f"lighthouse: {request.reason}", file=sys.stderr)
+        return int(request.code)
     settings = Settings(
+        tls=tls,
         bind=options.bind,
         http=options.http or None,
         min_groups=options.min_groups,
@@ -56,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state", type=Path, metavar="FILE", help="what it must remember when it dies")
     parser.add_argument("--events", type=Path, metavar="FILE", help="event log, JSON lines")
     parser.add_argument("--address-file", type=Path, metavar="FILE", help="gets the gateway's and the pages' URL")
+    add_tls_options(parser)
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started it ends")
     return parser
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ async def serve_pages(
     host: str,
     port: int,
     streams: Mapping[str, Stream] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> asyncio.Server:
     """Serve ``pages`` and ``streams`` by path. Raises OSError when the address cannot be bound."""
 
@@ -60,7 +62,7 @@ async def serve_pages(
         finally:
             writer.close()
 
-    return await asyncio.start_server(connected, host, port)
+    return await asyncio.start_server(connected, host, port, ssl=tls)
 
 
 def response(status: int, page: Page, *headers: str) -> bytes:

@@ -13,10 +13,12 @@ import json
 import socket
 from pathlib import Path
 
+import grpc
 import grpc.aio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from configs.run_folder import read_events
+from configs.tls import Tls
 from configs.words import Exit, ExitRequest, Lineage
 from lighthouse import page
 from lighthouse.chronicle import Chronicle
@@ -47,6 +49,12 @@ class Settings:
     state: Path | None = None
     events: Path | None = None
     secret: str = ""
+    tls: Tls | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of both URLs."""
+        return "http" if self.tls is None else "https"
 
 
 class Lighthouse:
@@ -84,7 +92,7 @@ class Lighthouse:
         phalanx_pb2_grpc.add_ControlServicer_to_server(ControlService(self.gateway), self._server)
         torchft_pb2_grpc.add_LighthouseServiceServicer_to_server(TorchftService(self.gateway), self._server)
         host = settings.bind.rpartition(":")[0]
-        self.url = f"http://{host}:{_bind(self._server, settings.bind)}"
+        self.url = f"{settings.scheme}://{host}:{_bind(self._server, settings.bind, settings.tls)}"
         if settings.http is not None:
             await self._start_pages(settings.http)
         await self._server.start()
@@ -115,10 +123,11 @@ class Lighthouse:
                 streams={"/events": self._feed.serve},
                 host=host.strip("[]"),
                 port=int(port),
+                tls=None if self._settings.tls is None else self._settings.tls.server(),
             )
         except OSError as error:
             raise ExitRequest(Exit.BAD_CONFIG, f"cannot listen on {address} (--http): {error.strerror}") from error
-        self.http_url = f"http://{host}:{self._pages.sockets[0].getsockname()[1]}"
+        self.http_url = f"{self._settings.scheme}://{host}:{self._pages.sockets[0].getsockname()[1]}"
 
     def _metrics(self) -> Page:
         gateway = self.gateway
@@ -151,9 +160,14 @@ def _loopback(host: str) -> bool:
     return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
+def _bind(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
     try:
-        return int(server.add_insecure_port(address))
+        if tls is None:
+            return int(server.add_insecure_port(address))
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+        trusted = tls.ca.read_bytes() if tls.mutual else None
+        own = grpc.ssl_server_credentials([pair], root_certificates=trusted, require_client_auth=tls.mutual)
+        return int(server.add_secure_port(address, own))
     except RuntimeError as error:
         text = f"cannot listen on {address} (--bind): the port is in use or the address is not this machine's"
         raise ExitRequest(Exit.BAD_CONFIG, text) from error
