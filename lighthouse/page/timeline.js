@@ -130,7 +130,7 @@ export class Timeline {
         y: { range: (u, low, high) => [0, high > 0 ? 1.15 * high : 1] },
       },
       axes: [
-        { ...labels, grid: line ? { ...grid } : { show: false }, values: line ? () => [] : values, size: line ? 4 : AXIS_HEIGHT, space: 56 },
+        { ...labels, grid: line ? { ...grid } : { show: false }, values: line ? () => [] : values, size: line ? 4 : AXIS_HEIGHT, space: 68 },
         { ...labels, grid, size: gutter, space: 28, values: line ? (u, all) => all.map((value) => value.toLocaleString("en")) : () => [] },
       ],
       series: [{}, {
