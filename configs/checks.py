@@ -52,9 +52,7 @@ def _tls(config: Config) -> Iterator[Finding]:
     names = ("tls_certificate", "tls_key", "tls_ca")
     missing = [f"security.{name}" for name in names if getattr(config.security, name) is None]
     if 0 < len(missing) < len(names):
-        yield Finding(
-            keys=tuple(missing), expected="expected all three of security.tls_*, or none"
-        )
+        yield Finding(keys=tuple(missing), expected="expected all three of security.tls_*, or none")
 
 
 def _mesh(config: Config) -> Iterator[Finding]:
