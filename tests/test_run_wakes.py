@@ -151,7 +151,7 @@ def test_four_groups_of_which_two_come_late_make_one_history(rig):
 def test_twenty_deaths_between_quorum_and_configure(rig):
     """Each costs the survivor one discard, at once, though its own configure would wait 60 s for the dead. Twenty
     groups, for one whose heals fail would be held back longer each time."""
-    with Field(rig, "configure") as field:
+    with Field(rig, "configure", groups=22, fault_tolerance__start_wait_s=1.0) as field:
         field.start("g0", "g1")
         field.wait_commit("g1", step=3)
         for number in range(2, 22):
