@@ -146,7 +146,7 @@ class Gateway:
             )
         )
         now = self._clock()
-        self.lives[who] = dataclasses.replace(life, who=who, heard=now, since=now)
+        self.lives[who] = dataclasses.replace(life, who=who, joined=now, heard=now, since=now)
         self.metrics.run, self.config = terms.run, config or self.config
         self._sink("join", group=group, incarnation=who.incarnation)
         self._publish()
@@ -218,7 +218,8 @@ class Gateway:
 
     def open_stream(self, who: Participant) -> None:
         """A Watch stream of an admitted incarnation begins: it lives."""
-        self.lives.setdefault(who, Life(who=who, since=self._clock())).streams += 1
+        now = self._clock()
+        self.lives.setdefault(who, Life(who=who, joined=now, since=now)).streams += 1
         self.heard(who)
         self.quorums.wake()
 

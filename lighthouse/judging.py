@@ -81,7 +81,7 @@ class Judge:
                     who=life.who,
                     pulse=life.pulse or Pulse(),
                     at=life.pulse_at,
-                    since=life.since,
+                    joined=life.joined,
                     asks=life.who in asking,
                 )
                 for life in lives

@@ -37,8 +37,8 @@ class Heard:
     pulse: Pulse
     at: float
     """When it came, on the clock of ``Case.now``."""
-    since: float
-    """When the incarnation joined."""
+    joined: float
+    """When the incarnation did."""
     asks: bool = False
     """Its request for the next quorum is here."""
 
@@ -147,7 +147,7 @@ def _cut(case: Case) -> Iterable[Verdict]:
 def _failing(case: Case) -> Iterable[Verdict]:
     inside = [h for h in case.heard if h.who in case.members]
     if case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
-        youngest = max(inside, key=lambda heard: (heard.since, heard.who))
+        youngest = max(inside, key=lambda heard: (heard.joined, heard.who))
         reason = f"{case.failures} attempts failed with all alive, and it is the youngest"
         yield Verdict(who=youngest.who, cause=DepartureCause.HUNG, reason=reason)
 

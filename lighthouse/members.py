@@ -31,6 +31,8 @@ class Life:
     """A torchft.Manager speaks for it; it sends no claims."""
     streams: int = 0
     """Open Watch streams; the last one that closes is its death."""
+    joined: float = 0.0
+    """When this process first knew of it."""
     heard: float = 0.0
     """Last heartbeat, report or request."""
     phase: str = "starting"

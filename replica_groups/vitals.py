@@ -40,9 +40,11 @@ class Vitals:
         self.step = 0
         self.tokens = 0
 
-    def attempt_took(self, seconds: float, *, step: int, tokens: int) -> None:
-        """An attempt of this incarnation has ended in a commit."""
-        self._recent.append(seconds)
+    def attempt_took(self, seconds: float | None, *, step: int, tokens: int) -> None:
+        """An attempt of this incarnation has ended in a commit, so long after its quorum; None where somebody healed in
+        it. Neither the wait for a quorum nor a heal says how long this group may be waited for."""
+        if seconds is not None:
+            self._recent.append(seconds)
         self.step, self.tokens = step, tokens
 
     def hear(self, rank: int, message: Message) -> None:

@@ -20,10 +20,10 @@ def heard(
     *ranks: RankPulse,
     gap: float = 0.1,
     usual: float | None = 0.5,
-    since: float = 0.0,
+    joined: float = 0.0,
     asks: bool = False,
 ) -> Heard:
-    return Heard(who=who, pulse=Pulse(ranks=ranks, usual_s=usual), at=NOW - gap, since=since, asks=asks)
+    return Heard(who=who, pulse=Pulse(ranks=ranks, usual_s=usual), at=NOW - gap, joined=joined, asks=asks)
 
 
 def verdicts(*groups: Heard, **changes) -> list[tuple[str | None, DepartureCause]]:
@@ -108,7 +108,7 @@ def test_all_wait_for_all_and_the_attempt_is_ended():
 
 
 def test_after_two_failed_attempts_with_all_alive_the_youngest_is_buried():
-    groups = [heard(G0, rank("quorum"), since=10.0), heard(G1, rank("quorum"), since=50.0)]
+    groups = [heard(G0, rank("quorum"), joined=10.0), heard(G1, rank("quorum"), joined=50.0)]
     assert verdicts(*groups, failures=2) == [("g1", DepartureCause.HUNG)]
     assert verdicts(*groups, failures=1) == []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 
 import pytest
 
@@ -190,3 +191,32 @@ def test_torchft_sees_healers_one_step_behind_and_never_below_zero():
     seen = requesters(requests, members=(G0, G1), holders=("g0",), step=8)
     assert [(member.step, member.shrink_only) for member in seen] == [(8, False), (7, False)]
     assert [member.step for member in requesters(requests, members=(G0, G1), holders=("g0",), step=0)] == [0, 0]
+
+
+def test_a_burial_is_on_disk_before_anybody_is_told(tmp_path, monkeypatch):
+    """When the disk has it nothing has been answered and no watcher has been woken; afterwards all of it has."""
+
+    async def play(stage):
+        ask0, _ = stage.ask(G0)
+        ask1, seat1 = stage.ask(G1)
+        (await stage.engine(0)).let_go.set()
+        grant = await ask0
+        await ask1
+        ask1, seat1 = stage.ask(G1)
+        await asyncio.sleep(0)
+        seen, news, true_sync = [], stage.gateway.news(), os.fdatasync
+
+        def fdatasync(fd):
+            seen.append((news.is_set(), ask1.done(), seat1.done(), len(stage.events)))
+            true_sync(fd)
+
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        told = len(stage.events)
+        stage.gateway.leave("g1", 1, life="", cause=DepartureCause.KILLED, reason="just now")
+        assert seen == [(False, False, False, told)]
+        assert news.is_set()
+        assert [dead.group for dead in stage.gateway.notice(G0).dead] == ["g1"]
+        assert await ask1 == Buried("just now")
+        assert grant.names == ("g0", "g1")
+
+    on_stage(tmp_path, play)

@@ -32,7 +32,7 @@ class Transaction:
         self._parts = parts
         self._state = state
         self._fresh = False
-        self._began = time.monotonic()
+        self._began = self._seated = time.monotonic()
         self._joins = JoinPrice()
 
     def attempt(self) -> None:
@@ -44,7 +44,8 @@ class Transaction:
         p.failpoints("agree")
         standing = p.seat.agree(self._standing())
         p.failpoints("quorum_before")
-        seating = p.seat.quorum(standing, disk=state.on_disk())
+        seating = p.seat.quorum(standing, disk=state.on_disk)
+        self._seated = time.monotonic()
         p.failpoints("quorum_after")
         grant = seating.grant
         p.sink(
@@ -168,7 +169,8 @@ class Transaction:
             "join_stall_s": self._joins.of(phases, healing=bool(grant.healing), behind=p.group in grant.healing),
             "phases": phases,
         }
-        p.vitals.attempt_took(time.monotonic() - self._began, step=state.clocks.step, tokens=state.clocks.tokens)
+        took = None if grant.healing else time.monotonic() - self._seated
+        p.vitals.attempt_took(took, step=state.clocks.step, tokens=state.clocks.tokens)
         p.sink("commit", **fields)  # before that state is served or published
         state.save(rank=seating.rank, size=seating.size)
         p.phases.enter(Phase.OTHER)
