@@ -66,6 +66,8 @@ class Gateway:
         self._clock = clock
         self._departures = Departures(self._tell_departure, wall)
         self._news = asyncio.Event()
+        self._living: tuple[object, frozenset[Participant]] | None = None
+        self._told: Notice | None = None
         self.stopping = False
 
     @property
@@ -75,7 +77,11 @@ class Gateway:
     @property
     def living(self) -> frozenset[Participant]:
         """Incarnations that hold a stream and are not buried."""
-        return frozenset(who for who, life in self.lives.items() if life.streams and not self.state.buried(who))
+        floors = self.state.floors  # replaced, never changed in place
+        if self._living is None or self._living[0] is not floors:
+            found = (who for who, life in self.lives.items() if life.streams and not self.state.buried(who))
+            self._living = floors, frozenset(found)
+        return self._living[1]
 
     def ages(self) -> dict[str, float]:
         """Seconds since each living group was last heard."""
@@ -204,6 +210,7 @@ class Gateway:
     def open_stream(self, who: Participant) -> None:
         """A Watch stream of an admitted incarnation begins: it lives."""
         self.lives.setdefault(who, Life(who=who, since=self._clock())).streams += 1
+        self._living = None
         self.heard(who)
         self.quorums.wake()
 
@@ -211,6 +218,7 @@ class Gateway:
         """A Watch stream has closed. The last one is the death notice."""
         life = self.lives[who]
         life.streams -= 1
+        self._living = None
         if life.streams or self.stopping:
             return
         if self.state.ended is not None or who in self.quorums.released:
@@ -224,15 +232,14 @@ class Gateway:
 
     def notice(self, who: Participant) -> Notice:
         """Everything ``who`` must know now."""
-        denial, over = self.denial(who), self.quorums.over
-        recent = dict.fromkeys(other for members in self.quorums.recent for other in members)
-        return Notice(
-            epoch=self.state.epoch,
-            dead=tuple(self._departures[other] for other in recent if self.state.buried(other)),
-            over=() if over is None else (over,),
-            buried=denial.reason if isinstance(denial, Buried | Refused) else None,
-            ended=self.state.ended,
-        )
+        if self._told is None:  # made anew when something may have changed, not for every reader
+            recent = dict.fromkeys(other for members in self.quorums.recent for other in members)
+            dead = tuple(self._departures[other] for other in recent if self.state.buried(other))
+            over = () if self.quorums.over is None else (self.quorums.over,)
+            self._told = Notice(epoch=self.state.epoch, dead=dead, over=over, ended=self.state.ended)
+        denial = self.denial(who)
+        own = denial.reason if isinstance(denial, Buried | Refused) else None
+        return self._told if own is None else dataclasses.replace(self._told, buried=own)
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -334,6 +341,7 @@ class Gateway:
 
     def _publish(self) -> None:
         """Every watcher looks at its notice again, and the next decision is due."""
+        self._told = None
         self._news.set()
         self._news = asyncio.Event()
         self.quorums.wake()

@@ -70,7 +70,9 @@ def judge(case: Case) -> list[Verdict]:
     found = [*_silent(case), *_behind(case)]
     if not found:
         found = [*_cut(case), *_failing(case)]
-    holders = {h.who for h in case.heard if h.who.group in case.holders and h.who in case.members}
+    if not found:
+        return []
+    holders = {heard.who for heard in _inside(case) if heard.who.group in case.holders}
     kept: list[Verdict] = []
     for verdict in found:
         if verdict.who in {v.who for v in kept}:
@@ -99,22 +101,23 @@ def _silent(case: Case) -> Iterable[Verdict]:
 def _behind(case: Case) -> Iterable[Verdict]:
     if case.over:
         return
-    inside = [h for h in case.heard if h.who in case.members]
+    inside = _inside(case)
+    waits = {heard.who: wait for heard in inside if (wait := _waited(heard, case)) is not None}
+    longest = sorted(waits.values(), reverse=True)[:2]
     for heard in inside:
-        others = [wait for other in inside if other is not heard and (wait := _waited(other, case)) is not None]
-        limit = _limit(heard, case)
-        if not others or max(others) <= limit:
+        others = longest[1:] if waits.get(heard.who, -1.0) in longest[:1] else longest  # not its own
+        if not others or others[0] <= _limit(heard, case):
             continue
         for rank, pulse in enumerate(heard.pulse.ranks):
             if pulse.attempt < case.attempt or (pulse.attempt == case.attempt and pulse.phase in AWAITED):
-                reason = f"rank {rank} in {pulse.phase} while others have waited {max(others):.1f} s for it"
+                reason = f"rank {rank} in {pulse.phase} while others have waited {others[0]:.1f} s for it"
                 yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
                 break
 
 
 def _cut(case: Case) -> Iterable[Verdict]:
     """Nobody is behind and nobody gets on: the path between the groups is cut."""
-    inside = [h for h in case.heard if h.who in case.members]
+    inside = _inside(case)
     waits = [_waited(heard, case) for heard in inside]
     if case.over or len(inside) < 2 or len(inside) < len(case.members):
         return
@@ -125,11 +128,17 @@ def _cut(case: Case) -> Iterable[Verdict]:
 
 
 def _failing(case: Case) -> Iterable[Verdict]:
-    inside = [h for h in case.heard if h.who in case.members]
+    inside = _inside(case)
     if case.over and case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
         youngest = max(inside, key=lambda heard: (heard.since, heard.who))
         reason = f"{case.failures} attempts failed with all alive, and it is the youngest"
         yield Verdict(who=youngest.who, cause=DepartureCause.HUNG, reason=reason)
+
+
+def _inside(case: Case) -> list[Heard]:
+    """The participants of the last grant that live."""
+    members = frozenset(case.members)
+    return [heard for heard in case.heard if heard.who in members]
 
 
 def _waited(heard: Heard, case: Case) -> float | None:

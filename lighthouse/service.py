@@ -17,11 +17,13 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
+from configs.protocol import Grant
 from configs.words import DepartureCause
 from lighthouse import messages
 from lighthouse.client import SECRET_KEY
 from lighthouse.gateway import Gateway
 from lighthouse.members import Life
+from lighthouse.once import Once
 from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2, torchft_pb2_grpc
 from lighthouse.state import Participant
@@ -37,6 +39,7 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._granted = Once(_granted_to)
 
     async def Join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:  # noqa: N802
         life = Life(
@@ -63,7 +66,7 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
             case Stopping():
                 await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
                 raise AssertionError("abort raises")
-        return pb.AskReply(grant=messages.grant_to(answer))
+        return self._granted(answer)
 
     async def Watch(self, pulses: AsyncIterator[pb.Pulse], context: _Context) -> None:  # noqa: N802
         """Notices while the stream is open. It closes with its reader's death, or after the last word to it."""
@@ -133,6 +136,7 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._seated = Once(_seated_to)
 
     async def Quorum(  # noqa: N802
         self, request: torchft_pb2.LighthouseQuorumRequest, context: _Context
@@ -140,7 +144,7 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
         who = _participant(request.requester.replica_id)
         answer = await self._gateway.seat(who, request.requester)
         if isinstance(answer, torchft_pb2.Quorum):
-            return torchft_pb2.LighthouseQuorumResponse(quorum=answer)
+            return self._seated(answer)
         code = grpc.StatusCode.UNAVAILABLE if isinstance(answer, Stopping) else grpc.StatusCode.FAILED_PRECONDITION
         await context.abort(code, _text(answer))
         raise AssertionError("abort raises")
@@ -181,6 +185,14 @@ def _participant(replica_id: str) -> Participant:
     """``group:incarnation``, or a participant that nobody has admitted."""
     group, _, number = replica_id.rpartition(":")
     return Participant(group, int(number) if number.isascii() and number.isdecimal() else 0)
+
+
+def _granted_to(grant: Grant) -> pb.AskReply:
+    return pb.AskReply(grant=messages.grant_to(grant))
+
+
+def _seated_to(quorum: torchft_pb2.Quorum) -> torchft_pb2.LighthouseQuorumResponse:
+    return torchft_pb2.LighthouseQuorumResponse(quorum=quorum)
 
 
 def _reply(denial: Denial | None) -> pb.Reply:
