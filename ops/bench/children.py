@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,27 @@ def started(module: str, *arguments: str, log: Path, env: Mapping[str, str] | No
     finally:
         process.kill()
         process.communicate()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a child and everything below it, and wait for the child."""
+    for pid in reversed(tree(process.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all its descendants, parents first."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found = [pid]
+    for one in found:  # grows while it is read
+        found += children.get(one, [])
+    return found
 
 
 def last_lines(log: Path, count: int = 10) -> str:
