@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,17 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def command(module: str, *arguments: str) -> list[str]:
     """``python -m MODULE ARGUMENTS`` of a child that dies with the calling thread."""
     return [sys.executable, "-m", "ops.launch.leash", str(os.getpid()), module, *arguments]
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder for what the children write, gone afterwards; SIGTERM ends the benchmark as Ctrl-C does. Main thread."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with tempfile.TemporaryDirectory(prefix="phalanx-bench-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ops.bench.children import cpu_s, started
+from ops.bench.children import cpu_s, started, workplace
 from ops.bench.figures import machine, percentile, spread, spread_text, tail
 from ops.bench.swarm import Swarm, SwarmError, engine_swarm, gateway_swarm
 from ops.console import Console
@@ -61,9 +60,9 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     if options.groups < 1 or options.seconds <= 0:
         raise UsageError("--groups and --seconds must be greater than 0")
     before = machine()
-    with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
+    with workplace() as folder:
         try:
-            measured = asyncio.run(_measure(Path(folder), options.groups, options.seconds, console))
+            measured = asyncio.run(_measure(folder, options.groups, options.seconds, console))
         except (SwarmError, RuntimeError) as error:
             return Result(code=1, text=f"not measured: {error}", data={"error": str(error)})
     data = {

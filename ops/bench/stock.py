@@ -1,8 +1,8 @@
 """Stock torchft as a job: its lighthouse, its groups under torchrun, killed and started again; the baseline.
 
-``StockJob`` starts and kills; ``stall_of`` and ``recovery_of`` say from its logs what a kill cost, in the same terms as
-for Phalanx. Each group is one torchrun, as in torchft's README; a group that was killed is started again at once, which
-is the best that a scheduler could do. Used by the benchmarks of recovery and of committed work under failures.
+``StockJob`` starts and kills; ``stall_of`` says from its logs what a kill cost, in the same terms as for Phalanx. Each
+group is one torchrun, as in torchft's README; a group that was killed is started again at once, which is the best that
+a scheduler could do. Used by the benchmarks of recovery and of committed work under failures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 from configs.run_folder import EventLog, RunFolder
 from ops.bench.children import command, end, last_lines, started
 from ops.bench.stock_rank import GROUP, LIFE
-from ops.bench.watch import NotMeasured, Watch, newest_start, share_of_successor
+from ops.bench.watch import NotMeasured, Watch, newest_start
 from ops.history import Logs, time_of
 
 FAULTS = "launcher"
@@ -85,6 +85,10 @@ class StockJob:
                 start_new_session=True,
             )
 
+    def life(self, group: str) -> int:
+        """Which life of a group runs."""
+        return self._lives[group]
+
     def kill(self, group: str) -> float:
         """SIGKILL all ranks of a group, and its torchrun, at once; the unix time of it."""
         event = newest_start(self.watch.look(), group)
@@ -117,10 +121,13 @@ def stall_of(logs: Logs, *, group: str, t: float) -> float | None:
     return max((wait for wait in found if wait is not None), default=None)
 
 
-def recovery_of(logs: Logs, *, group: str, life: int, t: float) -> float | None:
-    """From the kill of life ``life`` at ``t`` to its successor's first commit with a share of its own."""
-    back = share_of_successor(logs, group, life)
-    return None if back is None else back - t
+def trains_together(logs: Logs, groups: tuple[str, ...], *, after: float, count: int) -> bool | None:
+    """True once every group has committed ``count`` steps after a moment, with a share, and all of them in it."""
+    for group in groups:
+        shared = [e for e in logs.of(group, "commit") if time_of(e) > after and e.get("participants") == len(groups)]
+        if len([e for e in shared if e.get("shares")]) < count:
+            return None
+    return True
 
 
 def _wait_of(logs: Logs, survivor: str, t: float) -> float | None:
