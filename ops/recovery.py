@@ -104,7 +104,8 @@ def _wait_of(logs: Logs, *, group: str, t: float, lost: Event) -> float | None:
     begins = time_of(after[0])
     if group == lost.get("group"):
         return begins - t
-    discards = [e for e in logs.of(group, "discard") if t < time_of(e) <= begins and "waited_s" in e]
-    asked = begins - float(after[0].get("seconds") or 0.0)
-    needed = min((time_of(e) - float(e["waited_s"]) for e in discards), default=asked)
-    return begins - max(t, needed)
+    discards = [e for e in logs.of(group, "discard") if t < time_of(e) <= begins]
+    waits = [time_of(e) - float(e["waited_s"]) for e in discards if "waited_s" in e]
+    if not discards and "seconds" in after[0]:
+        waits = [begins - float(after[0]["seconds"])]
+    return begins - max(t, min(waits, default=t))
