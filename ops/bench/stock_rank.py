@@ -118,8 +118,8 @@ class Stock:
         if self._manager.current_step() > step:
             shares = {self._group: [step]} if self._manager.is_participating() else {}
             count = self._manager.num_participants()
-            tokens = labels.numel() * dist.get_world_size() if shares else 0  # of this group's share
-            self._tell("commit", **fields, participants=count, shares=shares, seconds=seconds, tokens=tokens)
+            mine = labels.numel() * dist.get_world_size() if shares else 0
+            self._tell("commit", **fields, participants=count, shares=shares, seconds=seconds, tokens=mine)
         else:
             self._tell("discard", **fields, reduce_t=attempt.reduce_t, seconds=seconds)
 
