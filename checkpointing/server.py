@@ -33,6 +33,7 @@ from checkpointing.wire import (
     check_signature,
     chunk_digest,
     count_chunks,
+    digest_kind,
     pack_header,
     pack_json,
     read_json,
@@ -58,9 +59,12 @@ def nothing(_name: str, **_context: Any) -> None:
 class _Window:
     """One state on offer. ``manifest`` appears once its digests are taken."""
 
-    def __init__(self, request: Request, tensors: Mapping[str, torch.Tensor], clocks: Clocks, chunk_bytes: int) -> None:
+    def __init__(
+        self, request: Request, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, kind: str, chunk_bytes: int
+    ) -> None:
         self.request = request
         self.clocks = clocks
+        self.kind = kind
         self.chunk_bytes = chunk_bytes
         self.shards = {name: (describe(tensor), ShardBytes(tensor)) for name, tensor in tensors.items()}
         self.manifest: Manifest | None = None
@@ -69,6 +73,8 @@ class _Window:
         self.users = 0
         """Threads that may touch the tensors."""
         self.sockets: set[socket.socket] = set()
+        self.sent = 0
+        """Chunks, to whomever."""
 
     def take_digests(self) -> Manifest | None:
         """Hash every chunk; None when the window closed meanwhile."""
@@ -81,15 +87,15 @@ class _Window:
                     return None
                 start = number * self.chunk_bytes
                 stop = min(start + self.chunk_bytes, data.nbytes)
-                digests.append(chunk_digest(data.readable(start, stop, buffer)))
+                digests.append(chunk_digest(data.readable(start, stop, buffer), kind=self.kind))
             entries.append(Entry(name, shard, data.nbytes, tuple(digests)))
-        return Manifest(self.request, self.clocks, self.chunk_bytes, tuple(entries))
+        return Manifest(self.request, self.clocks, self.kind, self.chunk_bytes, tuple(entries))
 
 
 class StateServer:
     """Serves this rank's shards to the same rank of healing groups. Thread-safe.
 
-    ``rate_limit`` is in bytes per second for each healer. Off loopback a secret is required (ValueError).
+    ``rate_limit`` is in bytes per second, for all healers together. Off loopback a secret is required (ValueError).
     """
 
     def __init__(
@@ -106,7 +112,7 @@ class StateServer:
             raise ValueError(f"serving state on {host} needs PHALANX_SECRET; without one only loopback is served")
         self._secret = secret
         self._window_wait_s = window_wait_s
-        self._rate_limit = rate_limit
+        self._pace = Pace(rate_limit)
         self._chunk_bytes = chunk_bytes
         self._failpoint = failpoint
         self._changed = threading.Condition()
@@ -133,7 +139,8 @@ class StateServer:
         if clocks.lineage != lineage:
             raise ValueError(f"clocks say {clocks.lineage}, the state on offer is {lineage}")
         self.close()
-        window = _Window(Request(attempt, quorum_id, lineage), tensors, clocks, self._chunk_bytes)
+        request, kind = Request(attempt, quorum_id, lineage), digest_kind(self._secret)
+        window = _Window(request, tensors, clocks, kind=kind, chunk_bytes=self._chunk_bytes)
         with self._changed:
             self._window = window
             self._changed.notify_all()
@@ -281,28 +288,46 @@ class StateServer:
         """Send the chunks that the healer names, until it leaves or the window closes."""
         chunks = list(manifest.chunks())
         buffer = Buffer()
-        sent = 0
         while not window.closed.is_set():
             wanted = read_json(_reader(connection), _WANT_FRAME).get("chunks")
             if not isinstance(wanted, list) or not all(type(n) is int and 0 <= n < len(chunks) for n in wanted):
                 return
             for number in wanted:
+                with self._changed:
+                    sent, window.sent = window.sent, window.sent + 1
                 if sent == len(chunks) // 2:
                     self._failpoint("heal_send", step=window.request.lineage.step, chunk=sent, chunks=len(chunks))
                 if window.closed.is_set():
                     return
                 self._send_chunk(window, chunks[number], connection, buffer)
-                sent += 1
 
     def _send_chunk(self, window: _Window, chunk: Chunk, connection: socket.socket, buffer: Buffer) -> None:
-        started = time.monotonic()
         data = window.shards[chunk.name][1].readable(chunk.start, chunk.stop, buffer)
         connection.sendall(pack_header(window.request, chunk))
         connection.sendall(data)
-        if self._rate_limit:
-            pause = len(data) / self._rate_limit - (time.monotonic() - started)
+        pause = self._pace.pause(len(data))
+        if pause > 0:
             with self._changed:
-                self._changed.wait_for(lambda: window.closed.is_set(), max(0.0, pause))
+                self._changed.wait_for(window.closed.is_set, pause)
+
+
+class Pace:
+    """Keeps all connections together to a rate. Thread-safe."""
+
+    def __init__(self, rate: float | None) -> None:
+        """``rate`` in bytes per second; None: unlimited."""
+        self._rate = rate
+        self._lock = threading.Lock()
+        self._free = 0.0
+
+    def pause(self, size: int) -> float:
+        """Seconds to wait after ``size`` bytes, for the whole server to keep to the rate."""
+        if not self._rate:
+            return 0.0
+        with self._lock:
+            now = time.monotonic()
+            self._free = max(self._free, now) + size / self._rate
+            return self._free - now
 
 
 def _reader(connection: socket.socket) -> Callable[[int], bytes]:

@@ -60,6 +60,8 @@ class FaultTolerance(Section):
     """The one knob: silence after which a host is dead. Every other time derives from it unless it is set."""
     first_step_limit_s: SomeSeconds | None = None
     start_wait_s: Seconds | None = None
+    heal_limit_s: SomeSeconds | None = None
+    """A healer that keeps the others waiting for longer is given up and buried."""
     collective_timeout_s: SomeSeconds | None = None
     quorum_timeout_s: SomeSeconds | None = None
     join_interval_s: Seconds = 0.0

@@ -28,6 +28,7 @@ def terms_to(terms: Terms) -> pb.Terms:
         failure_detection_s=terms.failure_detection_s,
         first_step_limit_s=terms.first_step_limit_s,
         join_interval_s=terms.join_interval_s,
+        heal_limit_s=terms.heal_limit_s,
         steps=terms.steps,
     )
 
@@ -42,6 +43,7 @@ def terms_from(message: pb.Terms) -> Terms:
         failure_detection_s=message.failure_detection_s,
         first_step_limit_s=message.first_step_limit_s,
         join_interval_s=message.join_interval_s,
+        heal_limit_s=message.heal_limit_s,
         steps=message.steps,
     )
 

@@ -147,6 +147,7 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
         failure_detection_s=timeouts.failure_detection_s,
         steps=config.training.steps,
         first_step_limit_s=timeouts.first_step_limit_s,
+        heal_limit_s=timeouts.heal_limit_s,
         join_interval_s=config.fault_tolerance.join_interval_s,
     )
     deadline = time.monotonic() + timeouts.first_step_limit_s

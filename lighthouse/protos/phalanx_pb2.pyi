@@ -15,7 +15,7 @@ class Lineage(_message.Message):
     def __init__(self, step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s", "join_interval_s")
+    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s", "join_interval_s", "heal_limit_s")
     RUN_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class Terms(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     JOIN_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    HEAL_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     config_digest: str
     groups: int
@@ -34,7 +35,8 @@ class Terms(_message.Message):
     steps: int
     first_step_limit_s: float
     join_interval_s: float
-    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ...) -> None: ...
+    heal_limit_s: float
+    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ..., heal_limit_s: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config", "manager")
