@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import ssl
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from checkpointing.memory import Buffer, ShardBytes
 from checkpointing.server import nothing
 from checkpointing.state import Clocks, describe
 from checkpointing.wire import HEADER, Chunk, Manifest, Request, chunk_digest, digest_kind, pack_header
+from configs.tls import Tls
 from configs.words import Lineage
 
 CONNECTIONS = 2
@@ -57,6 +59,7 @@ def fetch(
     on_first_byte: Callable[[], None],
     stop: Callable[[], bool],
     secret: bytes | None = None,
+    tls: Tls | None = None,
     stall_s: float = 10.0,
     connections: int = CONNECTIONS,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -81,7 +84,8 @@ def fetch(
         failpoint=failpoint,
     )
     routes = _Routes(sources, connections)
-    connect = _Connector(secret=secret, stop=healing.over, stall_s=stall_s)
+    context = None if tls is None else tls.client()
+    connect = _Connector(secret=secret, stop=healing.over, stall_s=stall_s, tls=context)
     lanes = [
         threading.Thread(target=_lane, args=(healing, routes, connect), name=f"heal-{number}", daemon=True)
         for number in range(routes.lanes)
@@ -101,9 +105,10 @@ class _Connector:
     secret: bytes | None
     stop: Callable[[], bool]
     stall_s: float
+    tls: ssl.SSLContext | None
 
     def __call__(self, source: str) -> Line:
-        return Line(source, secret=self.secret, stop=self.stop, stall_s=self.stall_s)
+        return Line(source, secret=self.secret, stop=self.stop, stall_s=self.stall_s, tls=self.tls)
 
 
 class _Routes:

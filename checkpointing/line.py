@@ -9,6 +9,7 @@ import os
 import secrets
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,7 +42,15 @@ class Line:
     """A connection to ``source`` (``host:port``). ``stop`` is asked many times a second; ``stall_s`` is how long the
     source may be silent. Every method raises TransferStopped when ``stop()`` turned true, OSError for the network."""
 
-    def __init__(self, source: str, *, secret: bytes | None, stop: Callable[[], bool], stall_s: float) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        secret: bytes | None,
+        stop: Callable[[], bool],
+        stall_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.source = source
         self._secret = secret
         self._stop = stop
@@ -51,6 +60,9 @@ class Line:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._connect((host, int(port)))
+            if tls is not None:
+                self._socket.settimeout(stall_s)
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except BaseException:
             self._socket.close()
             raise

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from checkpointing.memory import Buffer, ShardBytes
+from checkpointing.pace import Pace
 from checkpointing.state import Clocks, describe
 from checkpointing.wire import (
     CHUNK_BYTES,
@@ -39,6 +40,7 @@ from checkpointing.wire import (
     read_json,
     sign,
 )
+from configs.tls import Tls
 from configs.words import Lineage
 
 _log = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ class StateServer:
         *,
         host: str = LOOPBACK,
         secret: bytes | None = None,
+        tls: Tls | None = None,
         window_wait_s: float = 30.0,
         rate_limit: float | None = None,
         chunk_bytes: int = CHUNK_BYTES,
@@ -111,6 +114,7 @@ class StateServer:
         if secret is None and not host.startswith("127."):
             raise ValueError(f"serving state on {host} needs PHALANX_SECRET; without one only loopback is served")
         self._secret = secret
+        self._tls = None if tls is None else tls.server()
         self._window_wait_s = window_wait_s
         self._pace = Pace(rate_limit)
         self._chunk_bytes = chunk_bytes
@@ -156,7 +160,8 @@ class StateServer:
             self._over = max(self._over, window.request.attempt)
             for connection in window.sockets:
                 with contextlib.suppress(OSError):  # the healer may have left already
-                    connection.shutdown(socket.SHUT_RDWR)
+                    # Not SSLSocket's own, which forgets the encryption while another thread may still be sending.
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
             self._changed.notify_all()
             self._changed.wait_for(lambda: window.users == 0)
 
@@ -190,7 +195,11 @@ class StateServer:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(_HANDSHAKE_S)
-                self._answer(connection)
+                if self._tls is None:
+                    self._answer(connection)
+                    return
+                with self._tls.wrap_socket(connection, server_side=True) as wrapped:
+                    self._answer(wrapped)
         except Exception as error:  # noqa: BLE001 - a thread's edge: whatever a healer does, this rank trains on
             _log.info("a transfer ended early: %s", error)
         finally:
@@ -309,25 +318,6 @@ class StateServer:
         if pause > 0:
             with self._changed:
                 self._changed.wait_for(window.closed.is_set, pause)
-
-
-class Pace:
-    """Keeps all connections together to a rate. Thread-safe."""
-
-    def __init__(self, rate: float | None) -> None:
-        """``rate`` in bytes per second; None: unlimited."""
-        self._rate = rate
-        self._lock = threading.Lock()
-        self._free = 0.0
-
-    def pause(self, size: int) -> float:
-        """Seconds to wait after ``size`` bytes, for the whole server to keep to the rate."""
-        if not self._rate:
-            return 0.0
-        with self._lock:
-            now = time.monotonic()
-            self._free = max(self._free, now) + size / self._rate
-            return self._free - now
 
 
 def _reader(connection: socket.socket) -> Callable[[int], bytes]:

@@ -90,6 +90,18 @@ class FaultTolerance(Section):
     fragment_update_alpha: Annotated[float, SEMI_SYNC] = 0.0
 
 
+class Security(Section):
+    """TLS of our own connections: all three files, or none. The secret is no key: it comes from the environment."""
+
+    tls_certificate: str | None = None
+    """PEM, with its chain; its names must cover the addresses that this process listens on."""
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    """PEM of the CA that vouches for every process of the run."""
+    tls_mutual: bool = True
+    """Servers let nobody in without a certificate of the CA."""
+
+
 class Checkpoint(Section):
     """State on disk."""
 

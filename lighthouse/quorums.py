@@ -85,6 +85,13 @@ class Quorums:
             self.joins.lost(who, detection_s=self._state.terms.failure_detection_s, now=self._clock())
         self.wake()
 
+    def seconds_waited(self) -> float:
+        """For how long the first participant that asks has waited, or, while none lives, the first group; else 0."""
+        waits = self.waiting.waits(now=self._clock())
+        if not self._living().isdisjoint(self._state.known):
+            waits = {who: seconds for who, seconds in waits.items() if who in self._state.known}
+        return max(waits.values(), default=0.0)
+
     async def ask(self, claim: Claim) -> Grant | Denial:
         """Wait for the next grant; the claim itself may end the running attempt."""
         if moved_on(claim, self._state) and self.over != self._state.attempt:

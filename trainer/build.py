@@ -68,6 +68,7 @@ def build(
     server = StateServer(
         host=connection.host,
         secret=_secret(),
+        tls=connection.tls,
         rate_limit=config.fault_tolerance.transfer_rate_limit,
         failpoint=failpoints,
     )
@@ -229,6 +230,7 @@ def _state(
         fetch=functools.partial(
             fetch,
             secret=_secret(),
+            tls=connection.tls,
             stall_s=connection.timeouts.transfer_stall_s,
             failpoint=failpoints,
         ),
@@ -266,7 +268,7 @@ def _seat(
         manager = serve_manager(
             group=place.group,
             incarnation=connection.incarnation,
-            lighthouse=connection.lighthouse,
+            lighthouse=connection.door(),
             host=connection.host,
             store_address=store_address,
             world=place.world,
