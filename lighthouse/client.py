@@ -16,7 +16,20 @@ from typing import Any
 
 import grpc
 
-from configs.protocol import Buried, Claim, Ended, Grant, Notice, Pulse, QuorumLost, Refused, Seated, Terms, Unreachable
+from configs.protocol import (
+    Buried,
+    Claim,
+    Ended,
+    Grant,
+    Notice,
+    Pulse,
+    QuorumLost,
+    Refused,
+    Seated,
+    Terms,
+    Unreachable,
+    Voucher,
+)
 from configs.words import DepartureCause, Lineage
 from lighthouse import messages
 from lighthouse.protos import phalanx_pb2 as pb
@@ -92,6 +105,15 @@ class Control:
         seated = messages.seated_from(reply.seated)
         self._see(seated.epoch)
         return seated
+
+    def vouch(self, group: str, incarnation: int, voucher: Voucher) -> None:
+        """Show what an incarnation has built, before it first asks. Vouching again is no harm.
+
+        Raises Refused with everything that differs from the other groups, Buried, Ended, Unreachable.
+        """
+        reply = self._call("Vouch", messages.voucher_to(group, incarnation, voucher))
+        self._see(reply.epoch)
+        _raise_denial(reply)
 
     def ask(self, claim: Claim) -> Grant:
         """Ask for the next quorum and wait for it, without a limit. The group's torchft quorum request and its Watch
@@ -218,14 +240,8 @@ class Control:
 
     def _granted(self, reply: pb.AskReply) -> Grant:
         self._see(reply.epoch)
-        answer = reply.WhichOneof("answer")
-        if answer == "grant":
-            return messages.grant_from(reply.grant)
-        if answer == "buried":
-            raise Buried(reply.buried.reason)
-        if answer == "ended":
-            raise Ended(messages.lineage_from(reply.ended))
-        raise (QuorumLost if reply.refused.quorum_lost else Refused)(reply.refused.reason)
+        _raise_denial(reply)
+        return messages.grant_from(reply.grant)
 
     def _see(self, epoch: int) -> None:
         """Two lighthouses: the older one must not be obeyed by anyone who has heard the younger."""
@@ -310,6 +326,16 @@ class WatchHandle:
         while not over.is_set():
             yield messages.pulse_to(*self._name, self._pulse())
             over.wait(self._every_s)
+
+
+def _raise_denial(reply: pb.AskReply | pb.VouchReply) -> None:
+    match reply.WhichOneof("answer"):
+        case "buried":
+            raise Buried(reply.buried.reason)
+        case "ended":
+            raise Ended(messages.lineage_from(reply.ended))
+        case "refused":
+            raise (QuorumLost if reply.refused.quorum_lost else Refused)(reply.refused.reason)
 
 
 def _text(error: grpc.RpcError) -> str:

@@ -5,7 +5,7 @@ Called by the gateway's service and by the client. Nothing is decided here.
 
 from __future__ import annotations
 
-from configs.protocol import Claim, Dead, Grant, Kind, Member, Notice, Pulse, RankPulse, Seated, Terms
+from configs.protocol import Claim, Dead, Grant, Kind, Member, Notice, Pulse, RankPulse, Seated, Terms, Voucher
 from configs.words import DepartureCause, Lineage
 from lighthouse.protos import phalanx_pb2 as pb
 
@@ -28,6 +28,9 @@ def terms_to(terms: Terms) -> pb.Terms:
         failure_detection_s=terms.failure_detection_s,
         first_step_limit_s=terms.first_step_limit_s,
         join_interval_s=terms.join_interval_s,
+        exact=terms.exact,
+        software=terms.software,
+        machine=terms.machine,
         steps=terms.steps,
     )
 
@@ -42,8 +45,19 @@ def terms_from(message: pb.Terms) -> Terms:
         failure_detection_s=message.failure_detection_s,
         first_step_limit_s=message.first_step_limit_s,
         join_interval_s=message.join_interval_s,
+        exact=message.exact,
+        software=dict(message.software),
+        machine=dict(message.machine),
         steps=message.steps,
     )
+
+
+def voucher_to(group: str, incarnation: int, voucher: Voucher) -> pb.VouchRequest:
+    return pb.VouchRequest(group=group, incarnation=incarnation, store=voucher.store, golden=voucher.golden)
+
+
+def voucher_from(message: pb.VouchRequest) -> Voucher:
+    return Voucher(store=message.store, golden=message.golden)
 
 
 def seated_to(seated: Seated) -> pb.Seated:

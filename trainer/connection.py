@@ -27,11 +27,13 @@ from lighthouse.client import Control
 from replica_groups.channel import Beside
 from replica_groups.identity import Place, address_of
 from replica_groups.lifelines import Hub, Line, Message
+from replica_groups.mesh import device_of
 from replica_groups.seat import GRANT, NOTICE
 from replica_groups.signals import Signals
 from replica_groups.vitals import Vitals
 from trainer.own_lighthouse import start_lighthouse
 from trainer.process import Leaver
+from trainer.voucher import machine, software
 
 _OWN_END = {Exit.DONE, Exit.DRAINED}
 _RETRY_S = 0.1
@@ -148,6 +150,9 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
         steps=config.training.steps,
         first_step_limit_s=timeouts.first_step_limit_s,
         join_interval_s=config.fault_tolerance.join_interval_s,
+        exact=config.fault_tolerance.reduction == "exact",
+        software=software(),
+        machine=machine(device_of(place.local_rank)),
     )
     deadline = time.monotonic() + timeouts.first_step_limit_s
     told = False
