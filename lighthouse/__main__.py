@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from configs.lifetime import die_with_parent
 from configs.run_folder import write_atomically
+from configs.secret import read_secret
 from configs.words import Exit, ExitRequest
 from lighthouse.server import Lighthouse, Settings
 
@@ -26,15 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.die_with_parent:
         die_with_parent()
-    settings = Settings(
-        bind=options.bind,
-        http=options.http or None,
-        min_groups=options.min_groups,
-        state=options.state,
-        events=options.events,
-        secret=os.environ.get("PHALANX_SECRET", ""),
-    )
     try:
+        settings = Settings(
+            bind=options.bind,
+            http=options.http or None,
+            min_groups=options.min_groups,
+            state=options.state,
+            events=options.events,
+            secret=read_secret(),
+        )
         asyncio.run(_serve(settings, address_file=options.address_file))
     except ExitRequest as request:
         print(f"lighthouse: {request.reason}", file=sys.stderr)

@@ -2,8 +2,8 @@
 
 Twice: when it joins (run, config, versions: known before anything is built) and, by its voucher, before it first asks
 (token store, golden digest: known only after the rehearsal). It is compared with what the groups that are here have
-brought; the first one sets the measure. Where gradients are summed exactly everything must be equal, because the bits of
-the weights would differ in silence otherwise. With fp32 sums other machines are welcome: then instruction set, threads
+brought; the first one sets the measure. Where gradients are summed exactly everything must be equal, because else the
+bits of the weights would differ in silence. With fp32 sums other machines are welcome: then instruction set, threads
 and golden digest are not compared, config, token store and library versions are. Pure; called by the gateway.
 """
 

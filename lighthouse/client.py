@@ -30,6 +30,7 @@ from configs.protocol import (
     Unreachable,
     Voucher,
 )
+from configs.secret import read_secret
 from configs.words import DepartureCause, Lineage
 from lighthouse import messages
 from lighthouse.protos import phalanx_pb2 as pb
@@ -57,9 +58,9 @@ class Control:
     """One process's way to the lighthouse at ``url`` (``http://HOST:PORT``)."""
 
     def __init__(self, url: str, *, secret: str | None = None) -> None:
-        """``secret`` defaults to the environment's PHALANX_SECRET. Connects on the first call."""
+        """``secret`` defaults to that of the environment. Connects on the first call. Raises ExitRequest (2)."""
         self._target = url.removeprefix("http://").rstrip("/")
-        secret = os.environ.get("PHALANX_SECRET", "") if secret is None else secret
+        secret = read_secret() if secret is None else secret
         self._metadata = ((SECRET_KEY, secret),) if secret else ()
         self._lock = threading.Lock()
         self._pid = 0

@@ -26,7 +26,6 @@ from lighthouse.quorums import Quorums
 from lighthouse.state import Journal, Participant, Stored, Vouched
 from lighthouse.waiting import Buried, Denial, Ended, Refused, Stopping
 
-
 _REFUSALS_TOLD = 1000
 """More different ones are not a mistake, and the event log is not for them."""
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import ipaddress
 import json
-import socket
 from pathlib import Path
 
 import grpc.aio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from configs.run_folder import EventLog, read_events
+from configs.secret import OFF_LOOPBACK, is_loopback
 from configs.words import Exit, ExitRequest, Lineage
 from lighthouse.engine import load_torchft
 from lighthouse.gateway import Gateway
@@ -129,16 +128,14 @@ def _check(settings: Settings) -> None:
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ExitRequest(Exit.BAD_CONFIG, f"{flag} {address}: expected HOST:PORT")
         if not _loopback(host.strip("[]")) and not settings.secret:
-            text = f"{flag} {address} is not a loopback address: set PHALANX_SECRET, the secret all groups share"
-            raise ExitRequest(Exit.BAD_CONFIG, text)
+            raise ExitRequest(Exit.BAD_CONFIG, f"{flag} {address} {OFF_LOOPBACK}")
 
 
 def _loopback(host: str) -> bool:
     try:
-        found = socket.getaddrinfo(host, None)
+        return is_loopback(host)
     except OSError as error:
         raise ExitRequest(Exit.BAD_CONFIG, f"host {host!r} cannot be resolved: {error.strerror}") from error
-    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
 
 
 def _bind(server: grpc.aio.Server, address: str) -> int:

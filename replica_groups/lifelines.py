@@ -2,7 +2,8 @@
 
 Every rank holds one socket to rank 0 for its whole life. The kernel closes it when the process dies, however it dies,
 so an end of file is a death notice within milliseconds. Rank 0 sends what the gateway tells it down the same sockets as
-JSON lines. A rank that ends by itself says ``leaving`` first, with its exit code and reason.
+JSON lines. A rank that ends by itself says ``leaving`` first, with its exit code and reason. Who
+is at the other end is settled by introduction.py.
 
 ``on_broken`` runs on the watching thread: it must end the process, for the main thread may be inside a collective with
 the rank that died.
@@ -11,26 +12,28 @@ the rank that died.
 from __future__ import annotations
 
 import json
+import queue
 import selectors
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from replica_groups.introduction import introduce, introduced
+
 Message = dict[str, Any]
 OnMessage = Callable[[int, Message], None]
 OnBroken = Callable[[str], None]
-_INTRODUCTION_S = 5.0
-_INTRODUCTION_BYTES = 64
 
 
 class Hub:
     """Rank 0's end of all lifelines."""
 
-    def __init__(self, *, host: str, world: int, on_message: OnMessage, on_broken: OnBroken) -> None:
+    def __init__(self, *, host: str, world: int, on_message: OnMessage, on_broken: OnBroken, secret: str = "") -> None:
         self._listener = socket.create_server((host, 0), backlog=world)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._world = world
+        self._secret = secret
         self._on_message = on_message
         self._on_broken = on_broken
         self._lock = threading.Lock()
@@ -38,16 +41,30 @@ class Hub:
 
     def start(self) -> None:
         """Accept every rank of the group, then watch them on a thread of its own. Blocks until all are here."""
+        met: queue.SimpleQueue[tuple[int | None, socket.socket]] = queue.SimpleQueue()
+        threading.Thread(target=self._accept, args=(met,), name="lifeline-door", daemon=True).start()
         while len(self._lines) < self._world - 1:
-            line, _ = self._listener.accept()
-            rank = _introduced(line)
+            rank, line = met.get()
             if rank is None or not 0 < rank < self._world or rank in self._lines:
                 line.close()  # nobody of this group
                 continue
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._lines[rank] = line
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         threading.Thread(target=self._watch, name="lifelines", daemon=True).start()
+
+    def _accept(self, met: queue.SimpleQueue[tuple[int | None, socket.socket]]) -> None:
+        """Meet everybody who comes, each on a thread of its own: a silent stranger must not hold up the ranks."""
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._meet, args=(line, met), name="lifeline-meeting", daemon=True).start()
+
+    def _meet(self, line: socket.socket, met: queue.SimpleQueue[tuple[int | None, socket.socket]]) -> None:
+        met.put((introduced(line, secret=self._secret), line))
 
     def broadcast(self, message: Message) -> None:
         """Send to every rank. A rank that cannot be reached is seen by the watcher, not here."""
@@ -84,13 +101,16 @@ class Hub:
 class Line:
     """Another rank's end."""
 
-    def __init__(self, *, address: str, rank: int, on_message: OnMessage, on_broken: OnBroken) -> None:
+    def __init__(
+        self, *, address: str, rank: int, on_message: OnMessage, on_broken: OnBroken, secret: str = ""
+    ) -> None:
+        """Connects, and waits until rank 0 has let it in. Raises TurnedAway with the reason, OSError."""
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._on_message = on_message
         self._on_broken = on_broken
-        self.send({"rank": rank})
+        introduce(self._socket, rank=rank, secret=secret)
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
@@ -116,20 +136,3 @@ def _receive(line: socket.socket) -> bytes:
         return line.recv(1 << 16)
     except OSError:
         return b""  # a reset is a death too
-
-
-def _introduced(line: socket.socket) -> int | None:
-    """The rank at the other end, by its first line; None for a stranger, who may be silent or talk nonsense."""
-    line.settimeout(_INTRODUCTION_S)
-    data = b""
-    try:
-        while not data.endswith(b"\n") and len(data) < _INTRODUCTION_BYTES:
-            byte = line.recv(1)
-            if not byte:
-                return None
-            data += byte
-        rank = json.loads(data)["rank"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    line.settimeout(None)
-    return rank if type(rank) is int else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import os
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from configs import shapes
 from configs.digest import digest as config_digest
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
+from configs.secret import secret_key
 from configs.words import Lineage
 from replica_groups.identity import Place, serve_seat_store
 from replica_groups.mesh import backend_for, build_mesh, device_of, shard
@@ -68,7 +68,7 @@ def build(
     reducer = _reducer(config, place, model, failpoints)
     server = StateServer(
         host=connection.host,
-        secret=_secret(),
+        secret=secret_key(),
         rate_limit=config.fault_tolerance.transfer_rate_limit,
         failpoint=failpoints,
     )
@@ -233,14 +233,14 @@ def _state(
             run=run,
             incarnation=connection.incarnation,
             config_digest=digest,
-            secret=_secret(),
+            secret=secret_key(),
             sink=sink,
             failpoint=failpoints,
         ),
         server=server,
         fetch=functools.partial(
             fetch,
-            secret=_secret(),
+            secret=secret_key(),
             stall_s=connection.timeouts.transfer_stall_s,
             failpoint=failpoints,
         ),
@@ -334,8 +334,3 @@ def _schedule(config: Config) -> Schedule:
 def _report_end(connection: Connection, lineage: Lineage) -> None:
     if connection.control is not None:
         connection.control.report(connection.group, connection.incarnation, ended=lineage)
-
-
-def _secret() -> bytes | None:
-    text = os.environ.get("PHALANX_SECRET", "")
-    return text.encode() or None

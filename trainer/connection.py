@@ -21,11 +21,13 @@ from configs.dump import to_toml
 from configs.protocol import Notice, Refused, Seated, Terms, Unreachable
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
+from configs.secret import guarded_address, read_secret
 from configs.timeouts import Timeouts, derive
 from configs.words import DepartureCause, Exit, ExitRequest
 from lighthouse.client import Control
 from replica_groups.channel import Beside
-from replica_groups.identity import Place, address_of
+from replica_groups.identity import Place
+from replica_groups.introduction import TurnedAway
 from replica_groups.lifelines import Hub, Line, Message
 from replica_groups.mesh import device_of
 from replica_groups.seat import GRANT, NOTICE
@@ -71,21 +73,22 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
 
     Raises Refused with the gateway's reason, ExitRequest when no lighthouse answers.
     """
-    try:
-        host = address_of(config.fault_tolerance.interface)
-    except ValueError as error:
-        raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+    host, secret = guarded_address(config.fault_tolerance.interface), read_secret()
     timeouts = derive(config)
     signals = Signals()
     on_broken = _on_broken(leaver)
     if place.rank:
         birth = json.loads(store.get("birth"))
-        line = Line(
-            address=birth["lifeline"],
-            rank=place.rank,
-            on_message=lambda _, message: _hear(message, signals, leaver),
-            on_broken=on_broken,
-        )
+        try:
+            line = Line(
+                address=birth["lifeline"],
+                rank=place.rank,
+                on_message=lambda _, message: _hear(message, signals, leaver),
+                on_broken=on_broken,
+                secret=secret,
+            )
+        except TurnedAway as refusal:
+            raise ExitRequest(Exit.BAD_CONFIG, str(refusal)) from refusal
         line.start()
         connection = _connection(place, birth, host, timeouts, signals, run)
         connection.line = line
@@ -94,7 +97,7 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
         return connection
 
     url = place.lighthouse or start_lighthouse(config, run)
-    control = Control(url)
+    control = Control(url, secret=secret)
     seated = _join(control, config, place, timeouts)
     vitals = Vitals(world=place.world)
     hub = Hub(
@@ -102,6 +105,7 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
         world=place.world,
         on_message=lambda rank, message: _hear_fellow(rank, message, vitals, leaver),
         on_broken=on_broken,
+        secret=secret,
     )
     birth = {"incarnation": seated.incarnation, "lifeline": hub.address, "lighthouse": url}
     store.set("birth", json.dumps(birth))

@@ -83,7 +83,7 @@ def vouch(control: Control | None, group: str, incarnation: int, *, store: str, 
         text = f"ranks of {group} read different token stores: rank {dist.get_rank()} has {store}, not so {odd}"
         raise ExitRequest(Exit.BAD_CONFIG, text)
     if control is None:
-        return
+        return None
     whole = xxhash.xxh3_128_hexdigest(" ".join(digest for _, digest in brought).encode()) if golden else ""
     deadline = time.monotonic() + limit_s
     while True:
