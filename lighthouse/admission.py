@@ -10,6 +10,7 @@ and golden digest are not compared, config, token store and library versions are
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 
@@ -19,6 +20,7 @@ from lighthouse.waiting import Refused
 
 _GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SAME = ("run", "config_digest", "steps")
+_POSITIVE = ("groups", "min_groups", "start_wait_s", "failure_detection_s", "first_step_limit_s")
 _ABSENT = "nothing"
 
 
@@ -39,6 +41,9 @@ def judge_join(
     """
     if not _GROUP_NAME.fullmatch(group):
         return Refused(f"group name {group!r}: letters, digits, '_', '.' and '-' only, 64 at most")
+    absurd = [name for name in _POSITIVE if not 0 < getattr(terms, name) < math.inf]
+    if absurd:
+        return Refused("; ".join(f"{name} is {getattr(terms, name)!r}, no positive number" for name in absurd))
     if stored.terms is None:
         return None
     differing = "; ".join(_differing_terms(terms, stored.terms))

@@ -27,7 +27,7 @@ from lighthouse.status import status
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second lighthouse on the same port must fail, not share it
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", 4 << 20),  # whoever reaches the port may send; a group sends far less
 ]
 _LAST_WORDS_S = 1.0
 
