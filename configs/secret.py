@@ -83,7 +83,9 @@ def guarded_address(interface: str) -> str:
     return host
 
 
-OFF_LOOPBACK = f"is not a loopback address: set {SECRET} or {SECRET_FILE}, the secret all processes of a run share"
+OFF_LOOPBACK = (
+    "is not a loopback address: set PHALANX_SECRET or PHALANX_SECRET_FILE, the secret all processes of a run share"
+)
 
 
 def _from_file(path: Path) -> str:
