@@ -73,7 +73,12 @@ def test_groups_that_do_not_belong_end_with_2_and_the_run_does_not_notice(rig, f
         "g2": ["shared secret (PHALANX_SECRET)"],
         "g3": ["numpy is 1.26", "CPU capability is DEFAULT"],
         "g4": ["golden digest is", "as of g0, g1"],
-        "g5": ["run is 'second', not 'rig'", "config_digest is", "trained here with other terms"],
+        "g5": [
+            "run is 'second', not 'rig'",
+            "config_digest is",
+            "keys that differ: optimizer.lr",
+            "trained here with other terms",
+        ],
     }
     for group, texts in expected.items():
         end = end_of(field, group)

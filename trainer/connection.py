@@ -16,8 +16,9 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store
 
-from configs.digest import common_digest
+from configs.digest import common_differing, common_digest
 from configs.dump import to_toml
+from configs.load import ConfigError, parse_text
 from configs.protocol import Notice, Refused, Seated, Terms, Unreachable
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
@@ -171,7 +172,8 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
                 config=to_toml(config),
             )
         except Refused as refusal:  # another run, config or secret: starting again would not help
-            raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse refuses {place.group}: {refusal}") from refusal
+            text = f"the lighthouse refuses {place.group}: {refusal}{_which_keys(control, config, refusal)}"
+            raise ExitRequest(Exit.BAD_CONFIG, text) from refusal
         except Unreachable as error:
             if not told:
                 print(f"waiting for the lighthouse at {place.lighthouse}: {error}")
@@ -179,6 +181,17 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
             if time.monotonic() > deadline:
                 raise ExitRequest(Exit.QUORUM_LOST, f"no lighthouse at {place.lighthouse}: {error}") from error
             time.sleep(_RETRY_S)
+
+
+def _which_keys(control: Control, config: Config, refusal: Refused) -> str:
+    """The keys behind a config digest that differs; nothing where the lighthouse cannot tell."""
+    if "config_digest" not in str(refusal):
+        return ""
+    try:
+        keys = common_differing(config, parse_text(control.config(), where="the run's config"))
+    except (ConfigError, Refused, Unreachable):
+        return ""
+    return f"; keys that differ: {', '.join(keys)}" if keys else ""
 
 
 def _on_notice(connection: Connection, leaver: Leaver) -> Callable[[Notice], None]:
