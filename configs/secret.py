@@ -53,8 +53,8 @@ def seal(secret: str, *parts: str | int) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether all addresses of ``host`` are this machine's own. Raises OSError for one that cannot be resolved."""
-    found = socket.getaddrinfo(host, None)
-    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+    found = {ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in socket.getaddrinfo(host, None)}
+    return all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address in found)
 
 
 def address_of(interface: str) -> str:

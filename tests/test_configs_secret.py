@@ -83,6 +83,8 @@ def test_off_loopback_an_interface_needs_a_secret(monkeypatch):
 def test_loopback_is_told_from_what_is_not():
     assert is_loopback("127.3.2.1")
     assert is_loopback("::1")
+    assert is_loopback("::ffff:127.0.0.1")
+    assert not is_loopback("::ffff:10.0.0.1")
     assert not is_loopback("0.0.0.0")
     with pytest.raises(socket.gaierror):
         is_loopback("no such host")
