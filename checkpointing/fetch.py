@@ -1,51 +1,39 @@
-"""How does a healer take its state from its peers? Chunk by chunk into its own tensors, from one source after another.
+"""How does a healer take its state from its peers? In stripes, over several connections to all sources at once.
 
-From the first byte the healer's state is void, so ``on_first_byte`` is called before it. A chunk counts once its digest
-is right; when a source dies, lies or stalls, the next one is asked for the chunks that are still missing, so nothing
-starts over. Sources must agree on every digest. ``stop`` is asked many times a second, so a healer leaves a lost
-attempt at once. May run on a thread beside training; the destinations must not be touched until it returns.
+Every connection takes the next missing chunks from one common list and receives them straight into the tensors, so a
+fast source gives more than a slow one. From the first byte the healer's state is void: ``on_first_byte`` is called
+before it. A chunk counts once its digest is right; when a source dies, lies or stalls, its chunks go back to the list
+and nothing starts over. Sources must agree on every digest. ``stop`` is asked many times a second, so a healer leaves a
+lost attempt at once. May run on a thread beside training; the destinations must not be touched until it returns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import os
-import secrets
-import select
-import socket
+import ssl
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from checkpointing.errors import TransferError, TransferStopped
+from checkpointing.line import Broken, Line, Refused
 from checkpointing.memory import Buffer, ShardBytes
 from checkpointing.server import nothing
 from checkpointing.state import Clocks, describe
-from checkpointing.wire import (
-    HEADER,
-    MANIFEST_FRAME,
-    NONCE_BYTES,
-    SMALL_FRAME,
-    Chunk,
-    Manifest,
-    Request,
-    check_signature,
-    chunk_digest,
-    pack_header,
-    pack_json,
-    read_json,
-    sign,
-)
+from checkpointing.wire import HEADER, Chunk, Manifest, Request, chunk_digest, digest_kind, pack_header
+from configs.tls import Tls
 from configs.words import Lineage
 
-_POLL_S = 0.05
-_WANT = 256
-"""Chunks asked for at once."""
+CONNECTIONS = 2
+"""At least so many, whatever the number of sources: one connection does not fill a loopback or a fast network."""
+_MOST_CONNECTIONS = 8
+_BATCH = 4
+"""Chunks asked for at once; the next batch is asked for before the last has come."""
+_IDLE_S = 0.05
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,15 +44,9 @@ class Received:
     bytes: int
     seconds: float
     sources: tuple[str, ...]
-    """Addresses that sent chunks which count."""
-
-
-class _Refused(Exception):
-    """The source answered that it has nothing for us."""
-
-
-class _Broken(Exception):
-    """The source sent something wrong, or ended early: worth one more try."""
+    """Addresses that sent chunks which count, in the order in which they were given."""
+    differing: Mapping[str, tuple[str, ...]]
+    """Addresses that hold another state of the same lineage, each with the tensors that differ: it was not used."""
 
 
 def fetch(
@@ -77,95 +59,213 @@ def fetch(
     on_first_byte: Callable[[], None],
     stop: Callable[[], bool],
     secret: bytes | None = None,
+    tls: Tls | None = None,
     stall_s: float = 10.0,
+    connections: int = CONNECTIONS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     failpoint: Callable[..., None] = nothing,
 ) -> Received:
     """Receive the state ``lineage`` into ``tensors``, in place.
 
-    ``sources`` are ``host:port`` of state servers, tried in this order; ``quorum_id`` is that of the attempt's grant;
-    ``stall_s`` is how long a source may be silent before the next is asked (a source whose window is not open yet is
-    not silent: it says so). Raises TransferStopped when ``stop()`` turned true, TransferError (naming every source and
-    what was wrong with it) when no source is left; the destinations are void if ``on_first_byte`` was called.
+    ``sources`` are ``host:port`` of state servers; ``quorum_id`` is that of the attempt's grant; ``stall_s`` is how
+    long a source may be silent before it is given up (a source whose window is not open yet is not silent: it says so).
+    ``progress`` is called with (bytes that count, bytes of all) after each chunk, from several threads. Raises
+    TransferStopped when ``stop()`` turned true, TransferError (naming every source and what was wrong with it) when no
+    source is left; the destinations are void if ``on_first_byte`` was called.
     """
     started = time.monotonic()
-    request = Request(attempt, quorum_id, lineage)
-    healing = _Healing(request, tensors, on_first_byte, failpoint)
-    left = deque(sources)
-    tried: set[str] = set()
-    reasons: list[str] = []
-    while left:
-        source = left.popleft()
-        try:
-            with contextlib.closing(_Line(source, secret=secret, stop=stop, stall_s=stall_s)) as line:
-                healing.take(line)
-            return Received(
-                clocks=healing.finish(),
-                bytes=healing.bytes,
-                seconds=time.monotonic() - started,
-                sources=tuple(healing.sources),
-            )
-        except _Broken as error:
-            reasons.append(f"{source}: {error}")
-            if source not in tried:
-                left.append(source)
-            tried.add(source)
-        except (_Refused, OSError, ValueError) as error:
-            reasons.append(f"{source}: {error}")
-    raise TransferError("; ".join(reasons) or "no source has this state")
+    healing = _Healing(
+        Request(attempt, quorum_id, lineage),
+        tensors,
+        kind=digest_kind(secret),
+        on_first_byte=on_first_byte,
+        stop=stop,
+        progress=progress,
+        failpoint=failpoint,
+    )
+    routes = _Routes(sources, connections)
+    context = None if tls is None else tls.client()
+    connect = _Connector(secret=secret, stop=healing.over, stall_s=stall_s, tls=context)
+    lanes = [
+        threading.Thread(target=_lane, args=(healing, routes, connect), name=f"heal-{number}", daemon=True)
+        for number in range(routes.lanes)
+    ]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
+    clocks = healing.finish(stopped=stop(), reasons=routes.reasons)
+    seconds = time.monotonic() - started
+    given = tuple(source for source in dict.fromkeys(sources) if source in healing.gave)
+    return Received(clocks=clocks, bytes=healing.bytes, seconds=seconds, sources=given, differing=healing.differing)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Connector:
+    secret: bytes | None
+    stop: Callable[[], bool]
+    stall_s: float
+    tls: ssl.SSLContext | None
+
+    def __call__(self, source: str) -> Line:
+        return Line(source, secret=self.secret, stop=self.stop, stall_s=self.stall_s, tls=self.tls)
+
+
+class _Routes:
+    """Which source is next. Each is given out until there are enough connections, and once more after it broke."""
+
+    def __init__(self, sources: Sequence[str], connections: int) -> None:
+        distinct = list(dict.fromkeys(sources))
+        self.lanes = min(max(connections, len(distinct)), _MOST_CONNECTIONS) if distinct else 0
+        rounds = -(-self.lanes // len(distinct)) if distinct else 0
+        self._left = deque(distinct * rounds)
+        self._again = set(distinct)
+        self._lock = threading.Lock()
+        self.reasons: list[str] = []
+
+    def take(self) -> str | None:
+        with self._lock:
+            return self._left.popleft() if self._left else None
+
+    def failed(self, source: str, error: Exception) -> None:
+        with self._lock:
+            self.reasons.append(f"{source}: {error}")
+            if isinstance(error, Broken) and source in self._again:
+                self._again.discard(source)
+                self._left.append(source)
+
+
+def _lane(healing: _Healing, routes: _Routes, connect: _Connector) -> None:
+    """One connection after the other, until all is here or no source is left. The body of a thread."""
+    try:
+        while not healing.over() and (source := routes.take()) is not None:
+            try:
+                with contextlib.closing(connect(source)) as line:
+                    healing.take_from(line)
+            except (Broken, Refused, OSError, ValueError) as error:
+                routes.failed(source, error)
+    except TransferStopped:
+        pass
+    except BaseException as error:  # noqa: BLE001 - a thread's edge: what a callback raised is fetch's to raise
+        healing.fail(error)
 
 
 class _Healing:
-    """What has arrived so far, whoever sent it."""
+    """What has arrived so far, whoever sent it. Shared by the connections' threads."""
 
     def __init__(
         self,
         request: Request,
         tensors: Mapping[str, torch.Tensor],
+        *,
+        kind: str,
         on_first_byte: Callable[[], None],
+        stop: Callable[[], bool],
+        progress: Callable[[int, int], None],
         failpoint: Callable[..., None],
     ) -> None:
         self._request = request
         self._tensors = tensors
+        self._kind = kind
         self._shards = {name: ShardBytes(tensor) for name, tensor in tensors.items()}
         self._on_first_byte = on_first_byte
+        self._stop = stop
+        self._progress = progress
         self._failpoint = failpoint
+        self._changed = threading.Condition()
         self._manifest: Manifest | None = None
-        self._missing: dict[int, Chunk] = {}
-        self._buffer = Buffer()
-        self._void = False
+        self._pending: deque[Chunk] = deque()
+        self._missing = 0
+        """Chunks that do not count yet: pending, or asked of somebody."""
         self._middle = 0
+        self._total = 0
+        self._void = False
+        self._error: BaseException | None = None
         self.bytes = 0
-        self.sources: list[str] = []
+        self.gave: set[str] = set()
+        self.differing: dict[str, tuple[str, ...]] = {}
 
-    def take(self, line: _Line) -> None:
-        """Take the missing chunks from one source. Raises _Refused, _Broken, OSError or ValueError."""
-        self._agree(line.request(self._request), line.source)
-        while self._missing:
-            wanted = list(self._missing.values())[:_WANT]
-            line.send({"chunks": [chunk.index for chunk in wanted]})
-            for chunk in wanted:
-                self._receive(chunk, line)
+    def over(self) -> bool:
+        """Nothing more is wanted: all is here, something failed for good, or the attempt is over."""
+        return self._complete or self._error is not None or self._stop()
 
-    def finish(self) -> Clocks:
-        """All chunks are here: complete the tensors and return the clocks that go with them."""
+    @property
+    def _complete(self) -> bool:
+        return self._manifest is not None and not self._missing
+
+    def fail(self, error: BaseException) -> None:
+        """The whole transfer fails with ``error``."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def finish(self, *, stopped: bool, reasons: Sequence[str]) -> Clocks:
+        """All connections have ended: complete the tensors and return the clocks that go with them, or raise."""
+        if self._error is not None:
+            raise self._error
         if self._manifest is None or self._missing:
-            raise AssertionError("the transfer is not complete")
+            if stopped:
+                raise TransferStopped("the attempt is over")
+            raise TransferError("; ".join(reasons) or "no source has this state")
         for shard in self._shards.values():
             shard.finish()
         return self._manifest.clocks
+
+    def take_from(self, line: Line) -> None:
+        """Take chunks from one source until none is missing. Raises Refused, Broken, OSError or ValueError; chunks that
+        were asked for and did not come are missing again then."""
+        self._agree(line.request(self._request), line.source)
+        buffer = Buffer()
+        asked: deque[Chunk] = deque()
+        try:
+            while True:
+                self._ask(line, asked)
+                if not asked and not self._wait_for_more():
+                    return
+                for _ in range(min(_BATCH, len(asked))):
+                    self._receive(asked[0], line, buffer)
+                    asked.popleft()
+        finally:
+            with self._changed:
+                self._pending.extendleft(reversed(asked))
+                self._changed.notify_all()
+
+    def _ask(self, line: Line, asked: deque[Chunk]) -> None:
+        """Keep up to two batches on the way."""
+        with self._changed:
+            count = min(2 * _BATCH - len(asked), len(self._pending))
+            more = [self._pending.popleft() for _ in range(count)]
+        asked.extend(more)
+        if more:
+            line.send({"chunks": [chunk.index for chunk in more]})
+
+    def _wait_for_more(self) -> bool:
+        """Others may give chunks back. False when all is here or over."""
+        with self._changed:
+            while not self._pending and not self.over():
+                self._changed.wait(_IDLE_S)
+            return bool(self._pending) and not self.over()
 
     def _agree(self, manifest: Manifest, source: str) -> None:
         """Accept a source's manifest: the state asked for, our shards, and the bytes that the other sources have."""
         if manifest.request != self._request or manifest.clocks.lineage != self._request.lineage:
             raise ValueError(f"the source offers {manifest.clocks.lineage}, wanted is {self._request.lineage}")
-        if self._manifest is None:
-            if problems := list(self._misfits(manifest)):
-                raise ValueError("the source's state does not fit: " + "; ".join(problems))
-            self._manifest = manifest
-            self._missing = {chunk.index: chunk for chunk in manifest.chunks()}
-            self._middle = len(self._missing) // 2
-        elif manifest != self._manifest:
-            raise ValueError(f"{source} holds another state of the same lineage than the sources before it")
+        if manifest.digest_kind != self._kind:
+            raise ValueError(f"the source's digests are {manifest.digest_kind}, wanted are {self._kind}")
+        with self._changed:
+            if self._manifest is None:
+                if problems := list(self._misfits(manifest)):
+                    raise ValueError("the source's state does not fit: " + "; ".join(problems))
+                chunks = list(manifest.chunks())
+                self._pending.extend(chunks)
+                self._missing, self._middle = len(chunks), len(chunks) // 2
+                self._total = sum(chunk.stop - chunk.start for chunk in chunks)
+                self._manifest = manifest
+                self._changed.notify_all()
+            elif manifest != self._manifest:
+                pairs = zip(manifest.entries, self._manifest.entries, strict=False)
+                self.differing[source] = tuple(theirs.name for theirs, ours in pairs if theirs != ours)
+                raise ValueError(f"{source} holds another state of the same lineage than the sources before it")
 
     def _misfits(self, manifest: Manifest) -> Iterator[str]:
         offered = {entry.name: entry for entry in manifest.entries}
@@ -176,106 +276,28 @@ class _Healing:
             if offered[name].shard != shard or offered[name].nbytes != self._shards[name].nbytes:
                 yield f"{name} is {offered[name].shard}, ours is {shard}"
 
-    def _receive(self, chunk: Chunk, line: _Line) -> None:
+    def _receive(self, chunk: Chunk, line: Line, buffer: Buffer) -> None:
         header = bytearray(HEADER.size)
         line.fill(memoryview(header))
         if bytes(header) != pack_header(self._request, chunk):
-            raise _Broken(f"the source sent another chunk than {chunk.name} [{chunk.start}, {chunk.stop})")
-        if not self._void:
-            self._on_first_byte()
-            self._void = True
-        if chunk.index == self._middle:
-            self._failpoint("heal_recv", step=self._request.lineage.step, chunk=chunk.index)
+            raise Broken(f"the source sent another chunk than {chunk.name} [{chunk.start}, {chunk.stop})")
+        with self._changed:
+            if not self._void:
+                self._on_first_byte()
+                self._void = True
         shard = self._shards[chunk.name]
-        landing = shard.landing(chunk.start, chunk.stop, self._buffer)
+        landing = shard.landing(chunk.start, chunk.stop, buffer)
         line.fill(landing)
-        if chunk_digest(landing) != chunk.digest:
-            raise _Broken(f"{chunk.name} [{chunk.start}, {chunk.stop}) arrived with a wrong digest")
-        shard.landed(chunk.start, chunk.stop, self._buffer)
-        del self._missing[chunk.index]
-        self.bytes += len(landing)
-        if line.source not in self.sources:
-            self.sources.append(line.source)
-
-
-class _Line:
-    """A connection to one source whose every wait ends when the attempt does, or when the source is silent too long."""
-
-    def __init__(self, source: str, *, secret: bytes | None, stop: Callable[[], bool], stall_s: float) -> None:
-        self.source = source
-        self._secret = secret
-        self._stop = stop
-        self._stall_s = stall_s
-        self._check()
-        host, _, port = source.rpartition(":")
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            self._connect((host, int(port)))
-        except BaseException:
-            self._socket.close()
-            raise
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(_POLL_S)
-
-    def close(self) -> None:
-        """Leave."""
-        self._socket.close()
-
-    def request(self, request: Request) -> Manifest:
-        """Ask for a state and wait until its window is open."""
-        greeting = read_json(self._read, SMALL_FRAME)
-        nonce = secrets.token_hex(NONCE_BYTES)
-        body = {**request.to_json(), "nonce": nonce}
-        self.send(sign(body, secret=self._secret, nonce=str(greeting.get("nonce"))))
-        while True:
-            answer = read_json(self._read, MANIFEST_FRAME)
-            if answer.get("status") == "wait":
-                continue
-            if answer.get("status") != "open":
-                raise _Refused(str(answer.get("reason", "refused")))
-            check_signature(answer, secret=self._secret, nonce=nonce)
-            return Manifest.from_json(answer["manifest"])
-
-    def send(self, body: Mapping[str, Any]) -> None:
-        """Send one control frame."""
-        self._socket.settimeout(self._stall_s)
-        self._socket.sendall(pack_json(body))
-        self._socket.settimeout(_POLL_S)
-
-    def fill(self, view: memoryview) -> None:
-        """Receive exactly as many bytes as ``view`` holds."""
-        heard = time.monotonic()
-        while len(view):
-            self._check()
-            try:
-                count = self._socket.recv_into(view)
-            except TimeoutError:
-                if time.monotonic() - heard > self._stall_s:
-                    raise OSError(f"silent for {self._stall_s} s") from None
-                continue
-            if not count:
-                raise _Broken("the source ended the transfer")
-            view = view[count:]
-            heard = time.monotonic()
-
-    def _connect(self, address: tuple[str, int]) -> None:
-        self._socket.setblocking(False)
-        code = self._socket.connect_ex(address)
-        deadline = time.monotonic() + self._stall_s
-        while code == errno.EINPROGRESS:
-            self._check()
-            if time.monotonic() > deadline:
-                raise OSError(f"no connection within {self._stall_s} s")
-            if select.select([], [self._socket], [], _POLL_S)[1]:
-                code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray(size)
-        self.fill(memoryview(data))
-        return bytes(data)
-
-    def _check(self) -> None:
-        if self._stop():
-            raise TransferStopped(f"the attempt is over; {self.source} is left")
+        if chunk_digest(landing, kind=self._kind) != chunk.digest:
+            raise Broken(f"{chunk.name} [{chunk.start}, {chunk.stop}) arrived with a wrong digest")
+        shard.landed(chunk.start, chunk.stop, buffer)
+        with self._changed:
+            self._missing -= 1
+            self.bytes += len(landing)
+            self.gave.add(line.source)
+            half, done = self._missing == self._middle, self.bytes
+            if not self._missing:
+                self._changed.notify_all()
+        if half:
+            self._failpoint("heal_recv", step=self._request.lineage.step, chunk=chunk.index)
+        self._progress(done, self._total)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from checkpointing.memory import Buffer, ShardBytes
+from checkpointing.pace import Pace
 from checkpointing.state import Clocks, describe
 from checkpointing.wire import (
     CHUNK_BYTES,
@@ -33,11 +34,13 @@ from checkpointing.wire import (
     check_signature,
     chunk_digest,
     count_chunks,
+    digest_kind,
     pack_header,
     pack_json,
     read_json,
     sign,
 )
+from configs.tls import Tls
 from configs.words import Lineage
 
 _log = logging.getLogger(__name__)
@@ -58,9 +61,12 @@ def nothing(_name: str, **_context: Any) -> None:
 class _Window:
     """One state on offer. ``manifest`` appears once its digests are taken."""
 
-    def __init__(self, request: Request, tensors: Mapping[str, torch.Tensor], clocks: Clocks, chunk_bytes: int) -> None:
+    def __init__(
+        self, request: Request, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, kind: str, chunk_bytes: int
+    ) -> None:
         self.request = request
         self.clocks = clocks
+        self.kind = kind
         self.chunk_bytes = chunk_bytes
         self.shards = {name: (describe(tensor), ShardBytes(tensor)) for name, tensor in tensors.items()}
         self.manifest: Manifest | None = None
@@ -69,6 +75,8 @@ class _Window:
         self.users = 0
         """Threads that may touch the tensors."""
         self.sockets: set[socket.socket] = set()
+        self.sent = 0
+        """Chunks, to whomever."""
 
     def take_digests(self) -> Manifest | None:
         """Hash every chunk; None when the window closed meanwhile."""
@@ -81,15 +89,15 @@ class _Window:
                     return None
                 start = number * self.chunk_bytes
                 stop = min(start + self.chunk_bytes, data.nbytes)
-                digests.append(chunk_digest(data.readable(start, stop, buffer)))
+                digests.append(chunk_digest(data.readable(start, stop, buffer), kind=self.kind))
             entries.append(Entry(name, shard, data.nbytes, tuple(digests)))
-        return Manifest(self.request, self.clocks, self.chunk_bytes, tuple(entries))
+        return Manifest(self.request, self.clocks, self.kind, self.chunk_bytes, tuple(entries))
 
 
 class StateServer:
     """Serves this rank's shards to the same rank of healing groups. Thread-safe.
 
-    ``rate_limit`` is in bytes per second for each healer. Off loopback a secret is required (ValueError).
+    ``rate_limit`` is in bytes per second, for all healers together. Off loopback a secret is required (ValueError).
     """
 
     def __init__(
@@ -97,6 +105,7 @@ class StateServer:
         *,
         host: str = LOOPBACK,
         secret: bytes | None = None,
+        tls: Tls | None = None,
         window_wait_s: float = 30.0,
         rate_limit: float | None = None,
         chunk_bytes: int = CHUNK_BYTES,
@@ -105,8 +114,9 @@ class StateServer:
         if secret is None and not host.startswith("127."):
             raise ValueError(f"serving state on {host} needs PHALANX_SECRET; without one only loopback is served")
         self._secret = secret
+        self._tls = None if tls is None else tls.server()
         self._window_wait_s = window_wait_s
-        self._rate_limit = rate_limit
+        self._pace = Pace(rate_limit)
         self._chunk_bytes = chunk_bytes
         self._failpoint = failpoint
         self._changed = threading.Condition()
@@ -133,7 +143,8 @@ class StateServer:
         if clocks.lineage != lineage:
             raise ValueError(f"clocks say {clocks.lineage}, the state on offer is {lineage}")
         self.close()
-        window = _Window(Request(attempt, quorum_id, lineage), tensors, clocks, self._chunk_bytes)
+        request, kind = Request(attempt, quorum_id, lineage), digest_kind(self._secret)
+        window = _Window(request, tensors, clocks, kind=kind, chunk_bytes=self._chunk_bytes)
         with self._changed:
             self._window = window
             self._changed.notify_all()
@@ -149,7 +160,8 @@ class StateServer:
             self._over = max(self._over, window.request.attempt)
             for connection in window.sockets:
                 with contextlib.suppress(OSError):  # the healer may have left already
-                    connection.shutdown(socket.SHUT_RDWR)
+                    # Not SSLSocket's own, which forgets the encryption while another thread may still be sending.
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
             self._changed.notify_all()
             self._changed.wait_for(lambda: window.users == 0)
 
@@ -183,7 +195,11 @@ class StateServer:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(_HANDSHAKE_S)
-                self._answer(connection)
+                if self._tls is None:
+                    self._answer(connection)
+                    return
+                with self._tls.wrap_socket(connection, server_side=True) as wrapped:
+                    self._answer(wrapped)
         except Exception as error:  # noqa: BLE001 - a thread's edge: whatever a healer does, this rank trains on
             _log.info("a transfer ended early: %s", error)
         finally:
@@ -281,28 +297,27 @@ class StateServer:
         """Send the chunks that the healer names, until it leaves or the window closes."""
         chunks = list(manifest.chunks())
         buffer = Buffer()
-        sent = 0
         while not window.closed.is_set():
             wanted = read_json(_reader(connection), _WANT_FRAME).get("chunks")
             if not isinstance(wanted, list) or not all(type(n) is int and 0 <= n < len(chunks) for n in wanted):
                 return
             for number in wanted:
+                with self._changed:
+                    sent, window.sent = window.sent, window.sent + 1
                 if sent == len(chunks) // 2:
                     self._failpoint("heal_send", step=window.request.lineage.step, chunk=sent, chunks=len(chunks))
                 if window.closed.is_set():
                     return
                 self._send_chunk(window, chunks[number], connection, buffer)
-                sent += 1
 
     def _send_chunk(self, window: _Window, chunk: Chunk, connection: socket.socket, buffer: Buffer) -> None:
-        started = time.monotonic()
         data = window.shards[chunk.name][1].readable(chunk.start, chunk.stop, buffer)
         connection.sendall(pack_header(window.request, chunk))
         connection.sendall(data)
-        if self._rate_limit:
-            pause = len(data) / self._rate_limit - (time.monotonic() - started)
+        pause = self._pace.pause(len(data))
+        if pause > 0:
             with self._changed:
-                self._changed.wait_for(lambda: window.closed.is_set(), max(0.0, pause))
+                self._changed.wait_for(window.closed.is_set, pause)
 
 
 def _reader(connection: socket.socket) -> Callable[[int], bytes]:

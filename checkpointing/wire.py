@@ -2,8 +2,9 @@
 
 A connection: the source greets with a nonce; the healer requests one state by (attempt, quorum id, lineage); the source
 answers ``wait`` until that window is open, then with the manifest, or ``refused``; the healer names chunks, each comes
-as a header and raw bytes. Control frames are JSON with a length in front. With a secret, request and manifest carry an
-HMAC over the other side's nonce; the manifest holds every chunk's blake3 digest, so it vouches for the bytes.
+as a header and raw bytes. Control frames are JSON with a length in front. The manifest holds every chunk's digest. With
+a secret, request and manifest carry an HMAC over the other side's nonce and the digests are blake3, so the manifest
+vouches for the bytes; without one nobody is kept out, and xxh3 finds damage at a fraction of the cost.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import xxhash
 from blake3 import blake3
 
 from checkpointing.state import Clocks, Shard
 from configs.words import Lineage
 
-PROTOCOL = 1
+PROTOCOL = 2
 CHUNK_BYTES = 4 << 20
 SMALL_FRAME = 64 << 10
 """Limit of a frame from somebody who has not shown the secret yet, and of requests."""
@@ -91,6 +93,7 @@ class Manifest:
 
     request: Request
     clocks: Clocks
+    digest_kind: str
     chunk_bytes: int
     entries: tuple[Entry, ...]
 
@@ -108,6 +111,7 @@ class Manifest:
         return {
             "request": self.request.to_json(),
             "clocks": self.clocks.to_json(),
+            "digest_kind": self.digest_kind,
             "chunk_bytes": self.chunk_bytes,
             "tensors": [
                 {"name": e.name, **dataclasses.asdict(e.shard), "nbytes": e.nbytes, "chunks": e.digests}
@@ -122,7 +126,7 @@ class Manifest:
             chunk_bytes = int(found["chunk_bytes"])
             entries = tuple(_entry(e, chunk_bytes) for e in found["tensors"])
             clocks = Clocks.from_json(found["clocks"])
-            return cls(Request.from_json(found["request"]), clocks, chunk_bytes, entries)
+            return cls(Request.from_json(found["request"]), clocks, str(found["digest_kind"]), chunk_bytes, entries)
         except (KeyError, TypeError) as error:
             raise ValueError(f"the manifest is malformed: {error!r}") from None
 
@@ -140,9 +144,14 @@ def count_chunks(nbytes: int, chunk_bytes: int) -> int:
     return -(-nbytes // chunk_bytes)
 
 
-def chunk_digest(data: memoryview) -> str:
-    """blake3 of one chunk, hex."""
-    return blake3(data).hexdigest()
+def digest_kind(secret: bytes | None) -> str:
+    """The digest of chunks between those who share ``secret``, or none."""
+    return "xxh3_128" if secret is None else "blake3"
+
+
+def chunk_digest(data: memoryview, *, kind: str) -> str:
+    """Digest of one chunk, hex."""
+    return xxhash.xxh3_128_hexdigest(data) if kind == "xxh3_128" else blake3(data).hexdigest()
 
 
 def pack_header(request: Request, chunk: Chunk) -> bytes:

@@ -48,6 +48,13 @@ def _names(config: Config) -> Iterator[Finding]:
         yield Finding(keys=("training.dataset", "training.dataset_path"), expected=expected)
 
 
+def _tls(config: Config) -> Iterator[Finding]:
+    names = ("tls_certificate", "tls_key", "tls_ca")
+    missing = [f"security.{name}" for name in names if getattr(config.security, name) is None]
+    if 0 < len(missing) < len(names):
+        yield Finding(keys=tuple(missing), expected="expected all three of security.tls_*, or none")
+
+
 def _mesh(config: Config) -> Iterator[Finding]:
     p, ranks = config.parallelism, shapes.ranks_per_group(config)
     shard, rest = p.data_parallel_shard_degree, p.data_parallel_replicate_degree * shapes.model_ranks(config)
@@ -146,4 +153,5 @@ CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _failpoints,
     _folders,
     _times,
+    _tls,
 )

@@ -26,6 +26,8 @@ class Terms:
     steps: int
     first_step_limit_s: float = 600.0
     """Until an incarnation's first attempt has ended nobody is called hung before this."""
+    heal_limit_s: float = 600.0
+    """A heal that keeps others waiting for longer ends with the burial of the healer."""
     join_interval_s: float = 0.0
     """Joins are at least so far apart; those who ask together join together."""
     exact: bool = False

@@ -19,7 +19,7 @@ from configs.schema_layout import (
     Profiling,
     Quantize,
 )
-from configs.schema_run import Chaos, Checkpoint, FaultTolerance, Launch, Metrics
+from configs.schema_run import Chaos, Checkpoint, FaultTolerance, Launch, Metrics, Security
 from configs.schema_train import Job, LRScheduler, Model, Optimizer, Training, Validation
 
 
@@ -46,3 +46,4 @@ class Config(Section):
     launch: Launch = Launch()
     chaos: Chaos = Chaos()
     fault_tolerance: FaultTolerance = FaultTolerance()
+    security: Security = Security()

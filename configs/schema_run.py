@@ -60,6 +60,8 @@ class FaultTolerance(Section):
     """The one knob: silence after which a host is dead. Every other time derives from it unless it is set."""
     first_step_limit_s: SomeSeconds | None = None
     start_wait_s: Seconds | None = None
+    heal_limit_s: SomeSeconds | None = None
+    """A healer that keeps the others waiting for longer is given up and buried."""
     collective_timeout_s: SomeSeconds | None = None
     quorum_timeout_s: SomeSeconds | None = None
     join_interval_s: Seconds = 0.0
@@ -86,6 +88,18 @@ class FaultTolerance(Section):
     should_quantize: Annotated[bool, SEMI_SYNC] = False
     fragment_sync_delay: Annotated[Natural, SEMI_SYNC] = 0
     fragment_update_alpha: Annotated[float, SEMI_SYNC] = 0.0
+
+
+class Security(Section):
+    """TLS of our own connections: all three files, or none. The secret is no key: it comes from the environment."""
+
+    tls_certificate: str | None = None
+    """PEM, with its chain; its names must cover the addresses that this process listens on."""
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    """PEM of the CA that vouches for every process of the run."""
+    tls_mutual: bool = True
+    """Servers let nobody in without a certificate of the CA."""
 
 
 class Checkpoint(Section):

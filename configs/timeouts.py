@@ -28,6 +28,7 @@ class Timeouts:
 
     failure_detection: Limit
     transfer_stall: Limit
+    heal: Limit
     collective: Limit
     start_wait: Limit
     first_step: Limit
@@ -47,6 +48,11 @@ class Timeouts:
     def transfer_stall_s(self) -> float:
         """Time without a byte after which a heal source is given up and another one used."""
         return self.transfer_stall.seconds
+
+    @property
+    def heal_limit_s(self) -> float:
+        """How long a heal may keep the others waiting before the healer is given up."""
+        return self.heal.seconds
 
     @property
     def collective_timeout_s(self) -> float:
@@ -106,13 +112,18 @@ def derive(config: Config, *, step_s: float | None = None, heal_s: float | None 
         max(3600.0, 2 * (first_step.seconds + start_wait.seconds)),
         "an hour, or twice the first step and the start wait",
     )
+    # Before those who wait for the healing peer in a collective give up.
+    stall = min(max(5.0, 2 * detection), (detection + collective.seconds) / 2)
+    heal_limit = _limit(
+        ft.heal_limit_s,
+        prefix + "heal_limit_s",
+        max(0.8, (stall / collective.seconds + 1) / 2) * collective.seconds,
+        "most of a collective's time",
+    )
     return Timeouts(
         failure_detection=Limit(seconds=detection, reason="the knob", set_by=prefix + "failure_detection_s"),
-        transfer_stall=Limit(
-            # Before those who wait for the healing peer in a collective give up.
-            seconds=min(max(5.0, 2 * detection), (detection + collective.seconds) / 2),
-            reason="5 s or 2 detections, before a collective ends",
-        ),
+        transfer_stall=Limit(seconds=stall, reason="5 s or 2 detections, before a collective ends"),
+        heal=heal_limit,
         collective=collective,
         start_wait=start_wait,
         first_step=first_step,
@@ -125,6 +136,7 @@ def violations(timeouts: Timeouts) -> list[tuple[tuple[str, ...], str]]:
     t = timeouts
     order = (
         ("failure_detection", "collective", "a collective ends before the loss of a peer is noticed"),
+        ("heal", "collective", "the collectives of those who wait for a healer end before it is given up"),
         ("collective", "first_step", "the first step ends before one of its collectives may"),
         ("start_wait", "quorum", "a group gives up while the first quorum still waits for the others"),
         ("first_step", "quorum", "a group gives up while a peer may still be building"),

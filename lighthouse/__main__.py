@@ -17,6 +17,7 @@ from pathlib import Path
 from configs.lifetime import die_with_parent
 from configs.run_folder import write_atomically
 from configs.secret import read_secret
+from configs.tls import add_tls_options, tls_from
 from configs.words import Exit, ExitRequest
 from lighthouse.server import Lighthouse, Settings
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         die_with_parent()
     try:
         settings = Settings(
+            tls=tls_from(options),
             bind=options.bind,
             http=options.http or None,
             min_groups=options.min_groups,
@@ -50,12 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="gateway (default: %(default)s)")
     parser.add_argument(
-        "--http", default="127.0.0.1:0", metavar="HOST:PORT", help="/metrics and /status.json; '' for none"
+        "--http", default="127.0.0.1:0", metavar="HOST:PORT", help="live page, /metrics, /status.json; '' for none"
     )
     parser.add_argument("--min-groups", type=int, default=1, metavar="N", help="fewest groups of a quorum")
     parser.add_argument("--state", type=Path, metavar="FILE", help="what it must remember when it dies")
     parser.add_argument("--events", type=Path, metavar="FILE", help="event log, JSON lines")
     parser.add_argument("--address-file", type=Path, metavar="FILE", help="gets the gateway's and the pages' URL")
+    add_tls_options(parser)
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started it ends")
     return parser
 
@@ -67,6 +70,8 @@ async def _serve(settings: Settings, *, address_file: Path | None) -> None:
         if address_file is not None:
             write_atomically(address_file, f"{lighthouse.url}\n{lighthouse.http_url or ''}\n")
         print(lighthouse.url, flush=True)
+        if lighthouse.http_url is not None:
+            print(f"live page: {lighthouse.http_url}/", flush=True)
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):

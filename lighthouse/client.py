@@ -16,38 +16,20 @@ from typing import Any
 
 import grpc
 
-from configs.protocol import (
-    Buried,
-    Claim,
-    Ended,
-    Grant,
-    Notice,
-    Pulse,
-    QuorumLost,
-    Refused,
-    Seated,
-    Terms,
-    Unreachable,
-    Voucher,
-)
+from configs.protocol import Claim, Grant, Notice, Pulse, Refused, Seated, Terms, Unreachable, Voucher
 from configs.secret import read_secret
-from configs.words import DepartureCause, Lineage
+from configs.tls import Tls
+from configs.words import DepartureCause, Exit, ExitRequest, Lineage
 from lighthouse import messages
+from lighthouse.channel import open_channel
 from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc as rpc
+from lighthouse.protos import torchft_pb2, torchft_pb2_grpc
 
 SECRET_KEY = "phalanx-secret"
 CALL_LIMIT_S = 10.0
 PULSE_S = 0.4
 _RECONNECT_S = 0.05
-_OPTIONS = [
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 200),
-    ("grpc.use_local_subchannel_pool", 1),  # a channel that was closed must not leave its back-off to the next
-    ("grpc.max_receive_message_length", -1),
-]
 
 
 class Cancelled(Exception):
@@ -55,11 +37,17 @@ class Cancelled(Exception):
 
 
 class Control:
-    """One process's way to the lighthouse at ``url`` (``http://HOST:PORT``)."""
+    """One process's way to the lighthouse at ``url`` (``http://HOST:PORT``, ``https://`` where it speaks TLS)."""
 
-    def __init__(self, url: str, *, secret: str | None = None) -> None:
-        """``secret`` defaults to that of the environment. Connects on the first call. Raises ExitRequest (2)."""
-        self._target = url.removeprefix("http://").rstrip("/")
+    def __init__(self, url: str, *, secret: str | None = None, tls: Tls | None = None) -> None:
+        """``secret`` defaults to that of the environment. Connects on the first call. Raises ExitRequest(2)
+        for a URL that does not go with ``tls``."""
+        scheme, _, target = url.rpartition("://")
+        if (scheme == "https") != (tls is not None):
+            need = "needs security.tls_*" if tls is None else "is not https://, but security.tls_* is set"
+            raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse at {url} {need}")
+        self._tls = tls
+        self._target = target.rstrip("/")
         secret = read_secret() if secret is None else secret
         self._metadata = ((SECRET_KEY, secret),) if secret else ()
         self._lock = threading.Lock()
@@ -114,7 +102,7 @@ class Control:
         """
         reply = self._call("Vouch", messages.voucher_to(group, incarnation, voucher))
         self._see(reply.epoch)
-        _raise_denial(reply)
+        messages.raise_denial(reply)
 
     def ask(self, claim: Claim) -> Grant:
         """Ask for the next quorum and wait for it, without a limit. The group's torchft quorum request and its Watch
@@ -197,6 +185,12 @@ class Control:
         request = pb.LeaveRequest(group=group, incarnation=incarnation, life=life, cause=cause.value, reason=reason)
         self._checked("Leave", request)
 
+    def torchft_quorum(self, request: torchft_pb2.LighthouseQuorumRequest) -> grpc.Future:
+        """Pass a manager's quorum request on; the future of its response."""
+        with self._lock:
+            self._connected()
+            return torchft_pb2_grpc.LighthouseServiceStub(self._channel).Quorum.future(request, metadata=self._metadata)
+
     def status(self) -> dict[str, Any]:
         """What /status.json shows. Raises Unreachable."""
         found: dict[str, Any] = json.loads(self._call("Status", pb.StatusRequest()).json)
@@ -235,13 +229,13 @@ class Control:
     def _connected(self) -> rpc.ControlStub:
         if self._stub is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._channel = grpc.insecure_channel(self._target, options=_OPTIONS)
+            self._channel = open_channel(self._target, self._tls)
             self._stub = rpc.ControlStub(self._channel)
         return self._stub
 
     def _granted(self, reply: pb.AskReply) -> Grant:
         self._see(reply.epoch)
-        _raise_denial(reply)
+        messages.raise_denial(reply)
         return messages.grant_from(reply.grant)
 
     def _see(self, epoch: int) -> None:
@@ -327,16 +321,6 @@ class WatchHandle:
         while not over.is_set():
             yield messages.pulse_to(*self._name, self._pulse())
             over.wait(self._every_s)
-
-
-def _raise_denial(reply: pb.AskReply | pb.VouchReply) -> None:
-    match reply.WhichOneof("answer"):
-        case "buried":
-            raise Buried(reply.buried.reason)
-        case "ended":
-            raise Ended(messages.lineage_from(reply.ended))
-        case "refused":
-            raise (QuorumLost if reply.refused.quorum_lost else Refused)(reply.refused.reason)
 
 
 def _text(error: grpc.RpcError) -> str:

@@ -99,7 +99,15 @@ class Seat:
         return tuple(Participant(member.group, member.incarnation) for member in self.members)
 
 
-Decision = Wait | Expire | Lost | Seat
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Again:
+    """These asked while somebody current was alive, and who was may have published since: let them look at their disks
+    once more, for now the disk decides."""
+
+    who: tuple[Participant, ...]
+
+
+Decision = Wait | Expire | Lost | Again | Seat
 
 
 def decide(case: Situation) -> Decision:
@@ -113,6 +121,8 @@ def decide(case: Situation) -> Decision:
         return missing
     requests = sorted(case.requests, key=lambda request: str(request.who))
     current, holders, restore = _current(requests, case.stored)
+    if restore is not None and (stale := tuple(r.who for r in requests if r.since < case.lost)):
+        return Again(who=stale)
     rollback = _rollback(current, case.stored)
     wait = _wait_for_more(case, current=current, restore=restore, rollback=rollback)
     if wait is not None:

@@ -95,6 +95,9 @@ class Gateway:
         now = self._clock()
         return {who.group: now - self.lives[who].heard for who in sorted(self.living)}
 
+    def seconds_since(self, moment: float) -> float:
+        return self._clock() - moment
+
     async def run(self) -> None:
         """Make quorums, and judge who lives, until cancelled."""
         tasks = [asyncio.create_task(self.quorums.run()), asyncio.create_task(self.judge.run())]
@@ -150,6 +153,7 @@ class Gateway:
         now = self._clock()
         self.lives[who] = dataclasses.replace(life, who=who, joined=now, heard=now, since=now)
         self.metrics.run, self.config = terms.run, config or self.config
+        self._sink("join", group=group, incarnation=who.incarnation)
         self._publish()
         return Seated(incarnation=who.incarnation, epoch=state.epoch, ended=self.state.ended)
 

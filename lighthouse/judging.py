@@ -94,6 +94,7 @@ class Judge:
             failures=quorums.failures,
             detection_s=terms.failure_detection_s,
             first_step_s=terms.first_step_limit_s,
+            heal_s=terms.heal_limit_s,
             now=now,
         )
 

@@ -3,7 +3,8 @@
 A closed stream is a death and needs no judging. What is left are hosts that fall silent without closing anything and
 processes that hang while their connections stay open. A group is buried when nothing was heard of it, or of one of its
 ranks, for ``failure_detection_s``; or when one of its ranks is behind a phase in which another participant has waited
-longer than the limit of this incarnation's own times. Where everybody waits for everybody (the path between groups is
+longer than the limit of this incarnation's own times; or when its heal keeps others waiting for longer than a heal may
+take, however steadily the bytes arrive. Where everybody waits for everybody (the path between groups is
 cut) the attempt is ended; after two attempts that failed with all alive the youngest is buried. Never the last holder
 of the current lineage. Called by the gateway many times within ``failure_detection_s``.
 """
@@ -20,7 +21,8 @@ from lighthouse.state import Participant
 WAITING = frozenset({"reduce", "quorum"})
 """Phases in which a rank can do nothing but wait for the other groups: for their gradients, or for them to ask."""
 AWAITED = frozenset({"data", "compute", "other", "checkpoint_stall", "optimizer", "vote"})
-"""Phases that others wait for. A heal is not among them: it has limits of its own."""
+"""Phases that others wait for. A heal is not among them: it has a limit of its own."""
+_HEALING = "heal"
 _ASKING = "quorum"
 """Who is in it and has not asked connects to its peers, or is what those who have asked wait for."""
 FAILED_ATTEMPTS = 2
@@ -58,6 +60,8 @@ class Case:
     detection_s: float
     first_step_s: float
     now: float
+    heal_s: float = float("inf")
+    """How long a heal may keep others waiting."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,7 @@ class Verdict:
 
 def judge(case: Case) -> list[Verdict]:
     """What must be done now, with reasons. Empty nearly always."""
-    found = [*_silent(case), *_behind(case)]
+    found = [*_silent(case), *_behind(case), *_slow_heals(case)]
     if not found:
         found = [*_cut(case), *_failing(case)]
     holders = {h.who for h in case.heard if h.who.group in case.holders and h.who in case.members}
@@ -111,6 +115,19 @@ def _behind(case: Case) -> Iterable[Verdict]:
             if pulse.attempt < case.attempt or (pulse.attempt == case.attempt and pulse.phase in awaited):
                 waited = max(_waited(other, case) or 0.0 for other in others)
                 reason = f"rank {rank} in {pulse.phase} while others have waited {waited:.1f} s for it"
+                yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
+                break
+
+
+def _slow_heals(case: Case) -> Iterable[Verdict]:
+    inside = [h for h in case.heard if h.who in case.members]
+    for heard in inside:
+        gap = case.now - heard.at
+        waits = [wait for other in inside if other is not heard and (wait := _waited(other, case)) is not None]
+        for rank, pulse in enumerate(heard.pulse.ranks):
+            healed = pulse.age_s + gap
+            if pulse.attempt == case.attempt and pulse.phase == _HEALING and healed > case.heal_s and waits:
+                reason = f"rank {rank} has healed for {healed:.1f} s, more than {case.heal_s:g} s"
                 yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
                 break
 

@@ -15,13 +15,13 @@ from types import ModuleType
 from configs.protocol import Claim, Grant, Kind
 from configs.run_folder import EventSink
 from configs.words import RUNNING_BITS, SCRATCH, DepartureCause, Lineage
-from lighthouse.decide import Expire, Lost, Seat, Situation, Wait, decide, moved_on
+from lighthouse.decide import Again, Expire, Lost, Seat, Situation, Wait, decide, moved_on
 from lighthouse.engine import Engine, EngineError, requesters
 from lighthouse.joins import Joins
 from lighthouse.metrics import Metrics
 from lighthouse.protos import torchft_pb2
 from lighthouse.state import Fence, Journal, Participant, Stored
-from lighthouse.waiting import Denial, Refused, Waiting
+from lighthouse.waiting import Denial, LookAgain, Refused, Waiting
 
 _ENGINE_TRIES = 3
 Bury = Callable[[Participant, DepartureCause, str], None]
@@ -85,6 +85,13 @@ class Quorums:
             self.joins.lost(who, detection_s=self._state.terms.failure_detection_s, now=self._clock())
         self.wake()
 
+    def seconds_waited(self) -> float:
+        """For how long the first participant that asks has waited, or, while none lives, the first group; else 0."""
+        waits = self.waiting.waits(now=self._clock())
+        if not self._living().isdisjoint(self._state.known):
+            waits = {who: seconds for who, seconds in waits.items() if who in self._state.known}
+        return max(waits.values(), default=0.0)
+
     async def ask(self, claim: Claim) -> Grant | Denial:
         """Wait for the next grant; the claim itself may end the running attempt."""
         if moved_on(claim, self._state) and self.over != self._state.attempt:
@@ -96,12 +103,17 @@ class Quorums:
         self, who: Participant, member: torchft_pb2.QuorumMember, *, claim: Claim | None
     ) -> torchft_pb2.Quorum | Denial:
         """Wait for torchft's side of the next grant; with ``claim`` this request stands for both sides."""
-        asked = None if claim is None else asyncio.create_task(self.ask(claim))
+        asked = None if claim is None else asyncio.create_task(self._ask_always(claim))
         try:
             return await self.waiting.seat(who, member)
         finally:
             if asked is not None:
                 asked.cancel()
+
+    async def _ask_always(self, claim: Claim) -> None:
+        """A torchft Manager has no disk to look at again."""
+        while isinstance(await self.ask(claim), LookAgain):
+            continue
 
     def end_attempt(self) -> None:
         """The running attempt is over for everybody."""
@@ -145,6 +157,9 @@ class Quorums:
             case Expire(who=absent, reason=reason):
                 for who in absent:
                     self._bury(who, DepartureCause.EXPIRED, reason)
+            case Again(who=stale):
+                for who in stale:
+                    self.waiting.ask_again(who)
             case Lost(reason=reason):
                 self.waiting.deny_all(Refused(reason, quorum_lost=True))
             case Seat():

@@ -11,15 +11,21 @@ import dataclasses
 import json
 from pathlib import Path
 
+import grpc
 import grpc.aio
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from configs.run_folder import EventLog, read_events
+from configs.run_folder import read_events
 from configs.secret import OFF_LOOPBACK, is_loopback
+from configs.tls import Tls
 from configs.words import Exit, ExitRequest, Lineage
+from lighthouse import page
+from lighthouse.chronicle import Chronicle
 from lighthouse.engine import load_torchft
+from lighthouse.feed import Feed
 from lighthouse.gateway import Gateway
 from lighthouse.http import Page, serve_pages
+from lighthouse.live import Live
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2_grpc
 from lighthouse.service import ControlService, SecretCheck, TorchftService
 from lighthouse.state import Journal, StateError
@@ -42,6 +48,12 @@ class Settings:
     state: Path | None = None
     events: Path | None = None
     secret: str = ""
+    tls: Tls | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of both URLs."""
+        return "http" if self.tls is None else "https"
 
 
 class Lighthouse:
@@ -55,9 +67,10 @@ class Lighthouse:
             self._journal = Journal(settings.state)
         except (StateError, OSError) as error:
             raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
-        self._log = None if settings.events is None else EventLog(settings.events, group=None)
+        self._chronicle = Chronicle(settings.events)
         self._server: grpc.aio.Server | None = None
         self._pages: asyncio.Server | None = None
+        self._feed: Feed | None = None
         self.gateway: Gateway
         self.url = ""
         self.http_url: str | None = None
@@ -67,17 +80,18 @@ class Lighthouse:
         settings = self._settings
         self.gateway = Gateway(
             journal=self._journal,
-            sink=_no_sink if self._log is None else self._log,
+            sink=self._chronicle,
             torchft=load_torchft(),
             min_groups=settings.min_groups,
             announced=_announced(settings.events),
         )
+        self._chronicle.start(self.gateway)
         checks = [SecretCheck(settings.secret)] if settings.secret else []
         self._server = grpc.aio.server(interceptors=checks, options=_OPTIONS)
         phalanx_pb2_grpc.add_ControlServicer_to_server(ControlService(self.gateway), self._server)
         torchft_pb2_grpc.add_LighthouseServiceServicer_to_server(TorchftService(self.gateway), self._server)
         host = settings.bind.rpartition(":")[0]
-        self.url = f"http://{host}:{_bind(self._server, settings.bind)}"
+        self.url = f"{settings.scheme}://{host}:{_bind(self._server, settings.bind, settings.tls)}"
         if settings.http is not None:
             await self._start_pages(settings.http)
         await self._server.start()
@@ -93,21 +107,26 @@ class Lighthouse:
             await self._server.stop(grace=_LAST_WORDS_S)
         if self._pages is not None:
             self._pages.close()
+        if self._feed is not None:
+            await self._feed.close()
         self._journal.close()
-        if self._log is not None:
-            self._log.close()
+        self._chronicle.close()
 
     async def _start_pages(self, address: str) -> None:
         host, _, port = address.rpartition(":")
+        pages = {"/metrics": self._metrics, "/status.json": self._status, "/healthz": self._health}
+        self._feed = Feed(Live(lambda: status(self.gateway), self._chronicle), ready=self._chronicle.ready)
         try:
             self._pages = await serve_pages(
-                {"/metrics": self._metrics, "/status.json": self._status, "/healthz": self._health},
+                {**page.pages(), **pages},
+                streams={"/events": self._feed.serve},
                 host=host.strip("[]"),
                 port=int(port),
+                tls=None if self._settings.tls is None else self._settings.tls.server(),
             )
         except OSError as error:
             raise ExitRequest(Exit.BAD_CONFIG, f"cannot listen on {address} (--http): {error.strerror}") from error
-        self.http_url = f"http://{host}:{self._pages.sockets[0].getsockname()[1]}"
+        self.http_url = f"{self._settings.scheme}://{host}:{self._pages.sockets[0].getsockname()[1]}"
 
     def _metrics(self) -> Page:
         gateway = self.gateway
@@ -138,9 +157,14 @@ def _loopback(host: str) -> bool:
         raise ExitRequest(Exit.BAD_CONFIG, f"host {host!r} cannot be resolved: {error.strerror}") from error
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
+def _bind(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
     try:
-        return int(server.add_insecure_port(address))
+        if tls is None:
+            return int(server.add_insecure_port(address))
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+        trusted = tls.ca.read_bytes() if tls.mutual else None
+        own = grpc.ssl_server_credentials([pair], root_certificates=trusted, require_client_auth=tls.mutual)
+        return int(server.add_secure_port(address, own))
     except RuntimeError as error:
         text = f"cannot listen on {address} (--bind): the port is in use or the address is not this machine's"
         raise ExitRequest(Exit.BAD_CONFIG, text) from error
@@ -151,7 +175,3 @@ def _announced(events: Path | None) -> frozenset[Lineage]:
     if events is None:
         return frozenset()
     return frozenset(Lineage.parse(event["lineage"]) for event in read_events(events) if event["event"] == "confirmed")
-
-
-def _no_sink(event: str, **fields: object) -> None:
-    """Events go nowhere."""

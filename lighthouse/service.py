@@ -28,7 +28,7 @@ from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2, torchft_pb2_grpc
 from lighthouse.state import Participant
 from lighthouse.status import status
-from lighthouse.waiting import Buried, Denial, Ended, Refused, Stopping
+from lighthouse.waiting import Buried, Denial, Ended, LookAgain, Refused, Stopping
 
 STOPPING = "the lighthouse is stopping"
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpcio ships no types
@@ -78,8 +78,8 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
                 return pb.AskReply(buried=pb.Refusal(reason=reason), epoch=epoch)
             case Ended(lineage=lineage):
                 return pb.AskReply(ended=messages.lineage_to(lineage), epoch=epoch)
-            case Stopping():
-                await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
+            case Stopping() | LookAgain():
+                await context.abort(grpc.StatusCode.UNAVAILABLE, _text(answer))
                 raise AssertionError("abort raises")
         return pb.AskReply(grant=messages.grant_to(answer), epoch=epoch)
 
@@ -206,4 +206,6 @@ def _text(denial: Denial) -> str:
             return f"the run ended at {lineage}"
         case Stopping():
             return STOPPING
+        case LookAgain():
+            return "nobody current is alive any more: look at the disk again"
     return denial.reason

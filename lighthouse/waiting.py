@@ -45,7 +45,12 @@ class Stopping:
     """The lighthouse goes; the next one will answer."""
 
 
-Denial = Refused | Buried | Ended | Stopping
+@dataclasses.dataclass(frozen=True)
+class LookAgain:
+    """Nobody current is alive any more: ask once more, with what the disk shows now."""
+
+
+Denial = Refused | Buried | Ended | Stopping | LookAgain
 _T = TypeVar("_T")
 
 
@@ -137,6 +142,12 @@ class Waiting:
         if ask is not None:
             _answer(ask.answer, denial)
         self._answer_seats(who, denial)
+
+    def ask_again(self, who: Participant) -> None:
+        """Send a claim back; torchft's request may stay."""
+        ask = self._asks.pop(who, None)
+        if ask is not None:
+            _answer(ask.answer, LookAgain())
 
     def deny_all(self, denial: Denial) -> None:
         for who in {*self._asks, *self._seats}:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import argparse
 
+from configs.tls import add_tls_options
 from ops.console import Console
 from ops.result import Result
 
-OPTIONS = ("bind", "http", "min_groups", "state", "events", "address_file")
+OPTIONS = (
+    "bind",
+    "http",
+    "min_groups",
+    "state",
+    "events",
+    "address_file",
+    "tls_certificate",
+    "tls_key",
+    "tls_ca",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="FILE", help="what it must remember when it dies")
     parser.add_argument("--events", metavar="FILE", help="its event log")
     parser.add_argument("--address-file", metavar="FILE", help="gets the addresses, one a line")
+    add_tls_options(parser)
 
 
 def run(options: argparse.Namespace, console: Console) -> Result:
@@ -29,5 +41,6 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     for name in OPTIONS:
         value = getattr(options, name)
         if value is not None:
-            words += [f"--{name.replace('_', '-')}", value]
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    words += ["--tls-any-client"] if options.tls_any_client else []
     return Result(code=main(words))

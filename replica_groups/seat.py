@@ -133,8 +133,9 @@ class Seat:
 
     # -- quorum ----------------------------------------------------------------------------------------------------
 
-    def quorum(self, standing: Standing, *, disk: tuple[Lineage, ...] = ()) -> Seating:
-        """The quorum of the next attempt, complete before any compute; the same on every rank of the group.
+    def quorum(self, standing: Standing, *, disk: Callable[[], tuple[Lineage, ...]] = tuple) -> Seating:
+        """The quorum of the next attempt, complete before any compute; the same on every rank of the group. ``disk``
+        says what this group can bring, each time that rank 0 asks.
 
         Raises Buried, Refused and Ended as the gateway says. It never raises AttemptOver: ranks hear of a loss at
         different times, and must leave an attempt together.
@@ -156,7 +157,9 @@ class Seat:
             )
         return Seating(grant=grant, rank=result.replica_rank, store_address=result.store_address)
 
-    def _ask_until_answered(self, standing: Standing, disk: tuple[Lineage, ...], joined: Future[Any]) -> Grant:
+    def _ask_until_answered(
+        self, standing: Standing, disk: Callable[[], tuple[Lineage, ...]], joined: Future[Any]
+    ) -> Grant:
         """Rank 0: the gateway answers the claim and torchft's request. One that is replaced between the two is asked
         again; torchft's manager repeats its own request by itself."""
         while True:
@@ -185,7 +188,7 @@ class Seat:
             init_sync=False,
         )
 
-    def _granted(self, standing: Standing, disk: tuple[Lineage, ...]) -> Grant:
+    def _granted(self, standing: Standing, disk: Callable[[], tuple[Lineage, ...]]) -> Grant:
         claim = Claim(
             group=self.group,
             incarnation=self.incarnation,
@@ -194,10 +197,9 @@ class Seat:
             drain=standing.drain,
             finished=standing.finished,
             fresh=standing.fresh,
-            disk=disk,
             transfer=self._transfer,
         )
-        asked: Future[Grant] = self._beside.run(self._ask, claim)
+        asked: Future[Grant] = self._beside.run(self._ask, claim, disk)
         grant = self._signals.wait(asked, over=lambda: None)
         if grant.quorum_id >> RUNNING_BITS < self._signals.epoch:
             raise ExitRequest(Exit.INCARNATION_OVER, f"a lighthouse older than epoch {self._signals.epoch} answered")
@@ -205,13 +207,13 @@ class Seat:
             self._hub.broadcast({"grant": GRANT.dump_python(grant, mode="json")})
         return grant
 
-    def _ask(self, claim: Claim) -> Grant:
+    def _ask(self, claim: Claim, disk: Callable[[], tuple[Lineage, ...]]) -> Grant:
         assert self._coordinator is not None
         while True:
             try:
-                return self._coordinator.ask(claim)
+                return self._coordinator.ask(dataclasses.replace(claim, disk=disk()))
             except Unreachable:
-                # Groups loop until the lighthouse is back.
+                # Groups loop until the lighthouse is back, or wants to know what the disk shows now.
                 self._signals.pause(_RETRY_S)
 
     # -- connect ---------------------------------------------------------------------------------------------------

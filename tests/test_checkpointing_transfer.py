@@ -5,70 +5,26 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from checkpointing.errors import TransferError, TransferStopped
-from checkpointing.transfer import StateServer, fetch
+from checkpointing.transfer import StateServer
 from checkpointing.wire import Request, pack_json, read_json
 from tests.support.proxy import Proxy
 from tests.support.states import clocks, lineage, same, tensors
-
-ROWS = 20_000  # two matrices of 400 kB
-CHUNK = 32 << 10
-STATE = lineage(12)
-WANTED = {"attempt": 5, "quorum_id": lineage(12, 4).quorum_id, "lineage": STATE}
+from tests.support.transfers import ROWS, WANTED, Healer, serving
 
 
 @pytest.fixture
-def servers() -> Iterator[list[StateServer]]:
-    made: list[StateServer] = []
-    yield made
-    for server in made:
-        server.stop()
+def serve():
+    yield from serving()
 
 
 @pytest.fixture
-def serve(servers):
-    """Makes a source of the wanted state (``opened``), or one that has not opened its window yet."""
-
-    def make(held: dict[str, torch.Tensor], *, opened: bool = True, **options) -> StateServer:
-        server = StateServer(chunk_bytes=CHUNK, **options)
-        servers.append(server)
-        if opened:
-            server.open(**WANTED, tensors=held, clocks=clocks(12))
-        return server
-
-    return make
-
-
-class Healer:
-    """Destinations full of garbage, and what happened to them."""
-
-    def __init__(self, like: dict[str, torch.Tensor]) -> None:
-        self.tensors = {name: torch.full_like(tensor, 99) for name, tensor in like.items()}
-        self.first_bytes = 0
-        self.leave = threading.Event()
-
-    def fetch(self, *sources: str, **options):
-        return fetch(
-            sources,
-            **{**WANTED, **options},
-            tensors=self.tensors,
-            on_first_byte=self._first,
-            stop=self.leave.is_set,
-        )
-
-    def _first(self) -> None:
-        assert all(tensor.eq(99).all() for tensor in self.tensors.values()), "written before it was called void"
-        self.first_bytes += 1
-
-
-@pytest.fixture
-def state() -> dict[str, torch.Tensor]:
+def state():
     return tensors(1, ROWS)
 
 
@@ -102,7 +58,7 @@ def test_a_flipped_byte_is_noticed_and_fetched_again(serve, state):
     healer.fetch(proxy.address)
     assert flipped
     assert same(healer.tensors, state)
-    assert proxy.connections == 2
+    assert proxy.passed < 1.3 * sum(tensor.nbytes for tensor in state.values()), "nothing starts over"
     proxy.close()
 
 
@@ -116,13 +72,14 @@ def test_a_source_that_always_lies_is_given_up(serve, state):
 
 
 def test_a_source_that_dies_is_replaced_without_starting_over(serve, state):
-    dying = Proxy(serve(state).address, lambda p, d: None if p > middle_of(state) else d)
-    second = Proxy(serve(state).address, lambda _, d: d)
+    rate = 8 * middle_of(state)  # slow enough that both have their part in it
+    dying = Proxy(serve(state, rate_limit=rate).address, lambda p, d: None if p > middle_of(state) / 2 else d)
+    second = Proxy(serve(state, rate_limit=rate).address, lambda _, d: d)
     healer = Healer(state)
     received = healer.fetch(dying.address, second.address)
     assert same(healer.tensors, state)
     assert received.sources == (dying.address, second.address)
-    assert second.passed < sum(tensor.nbytes for tensor in state.values()) * 0.7
+    assert dying.passed + second.passed < 1.3 * sum(tensor.nbytes for tensor in state.values())
     dying.close()
     second.close()
 
@@ -131,7 +88,7 @@ def test_a_truncated_stream_without_another_source_is_an_error(serve, state):
     dying = Proxy(serve(state).address, lambda p, d: None if p > 1000 + middle_of(state) // 100 else d)
     with pytest.raises(TransferError, match="ended the transfer"):
         Healer(state).fetch(dying.address)
-    assert dying.connections == 2
+    assert dying.connections == 3, "two at once, and one more try"
     dying.close()
 
 
@@ -252,7 +209,7 @@ def test_nothing_passes_between_those_who_do_not_share_the_secret(serve, state, 
     assert healer.first_bytes == 0
 
 
-@pytest.mark.parametrize("lax", ["server", "fetch"])
+@pytest.mark.parametrize("lax", ["server", "line"])
 def test_each_side_checks_the_other_whatever_the_other_checks(serve, state, monkeypatch, lax):
     monkeypatch.setattr(f"checkpointing.{lax}.check_signature", lambda *_, **__: None)
     with pytest.raises(TransferError, match="authentication failed"):
@@ -271,14 +228,6 @@ def test_a_state_that_does_not_fit_touches_nothing(serve, state):
     with pytest.raises(TransferError, match=r"(?s)model\.half.*model\.renamed.*model\.weight"):
         healer.fetch(serve(state).address)
     assert healer.first_bytes == 0
-
-
-def test_sources_that_disagree_are_not_mixed(serve, state):
-    dying = Proxy(serve(state).address, lambda p, d: None if p > middle_of(state) else d)
-    other = {**state, "model.half": state["model.half"] + 1}
-    with pytest.raises(TransferError, match="another state of the same lineage"):
-        Healer(state).fetch(dying.address, serve(other).address)
-    dying.close()
 
 
 def test_strangers_do_not_hurt_a_source(serve, state):

@@ -102,7 +102,7 @@ def test_claim_says_what_the_ranks_agreed_on(seat):
     made = seat(gateway)
     made._client.reply(PAIR)
     disk = (Lineage(9, quorum_id(1)),)
-    answer = made.quorum(STANDING, disk=disk)
+    answer = made.quorum(STANDING, disk=lambda: disk)
     assert (answer.grant, answer.rank, answer.size, answer.store_address) == (PAIR, 1, 2, "there")
     (claim,) = gateway.claims
     assert claim == Claim(
@@ -132,8 +132,9 @@ def test_lighthouse_that_is_away_is_asked_again_until_it_is_back(seat, monkeypat
     gateway = Gateway(*[Unreachable("gone")] * 5, PAIR)
     made = seat(gateway)
     made._client.reply(PAIR)
-    assert made.quorum(STANDING).grant == PAIR
-    assert len(gateway.claims) == 6
+    looks = iter(range(6))
+    assert made.quorum(STANDING, disk=lambda: (Lineage(next(looks), 1),)).grant == PAIR
+    assert [claim.disk[0].step for claim in gateway.claims] == list(range(6)), "the disk is looked at each time"
 
 
 def test_older_lighthouse_is_not_obeyed(seat, signals):

@@ -124,7 +124,7 @@ def test_broadcast_reaches_the_others_when_one_rank_is_gone():
     zero = Heard()
     hub = Hub(host="127.0.0.1", world=3, **zero.callbacks())
     made = lines(hub, {rank: h.callbacks() for rank, h in heard.items()})
-    made[1]._socket.shutdown(socket.SHUT_RDWR)
+    made[1]._tie.socket.shutdown(socket.SHUT_RDWR)
     for n in range(20):  # the first sends to a closed socket may still succeed
         hub.broadcast({"n": n})
     assert [heard[2].messages.get(timeout=LIMIT_S)[1]["n"] for _ in range(20)] == list(range(20))
@@ -136,7 +136,7 @@ def test_rank_that_says_leaving_is_no_death():
     made = lines(hub, {1: Heard().callbacks(), 2: other.callbacks()})
     made[1].send({"leaving": 6, "reason": "disk full"})
     assert zero.messages.get(timeout=LIMIT_S) == (1, {"leaving": 6, "reason": "disk full"})
-    made[1]._socket.shutdown(socket.SHUT_RDWR)
+    made[1]._tie.socket.shutdown(socket.SHUT_RDWR)
     made[2].send({"leaving": 0, "reason": ""})
     zero.messages.get(timeout=LIMIT_S)
     assert zero.broken.empty()

@@ -4,7 +4,7 @@ import dataclasses
 
 from configs.protocol import Claim, Kind, Terms
 from configs.words import SCRATCH, Lineage
-from lighthouse.decide import Expire, Lost, Request, Seat, Situation, Wait, decide, moved_on
+from lighthouse.decide import Again, Expire, Lost, Request, Seat, Situation, Wait, decide, moved_on
 from lighthouse.state import Fence, Participant, Stored
 
 TERMS = Terms(run="r", config_digest="d", groups=2, min_groups=1, start_wait_s=30, failure_detection_s=2, steps=10)
@@ -93,9 +93,13 @@ def test_the_first_quorum_waits_for_the_configured_groups_up_to_its_limit():
 
 def test_the_wait_for_others_begins_anew_when_a_participant_is_lost():
     stored = RUNNING.bury(G1).bury(G0)
-    waiting = decide(case(void("g0", 2), stored=stored, since=0.0, lost=50.0, now=60.0))
+    lost = case(void("g0", 2), stored=stored, since=50.0, lost=50.0, now=60.0)
+    waiting = decide(lost)
     assert isinstance(waiting, Wait)
     assert waiting.until == 80.0
+    early = dataclasses.replace(lost.requests[0], since=49.0)
+    again = decide(dataclasses.replace(lost, requests=(early,)))
+    assert again == Again(who=(Participant("g0", 2),)), "its disk was looked at while somebody current was alive"
 
 
 def test_a_living_run_owns_the_history_whatever_a_joiners_disk_says():

@@ -128,3 +128,14 @@ def test_a_rank_that_has_not_heard_of_the_attempt_is_behind():
 
 def test_groups_outside_the_quorum_do_not_count():
     assert verdicts(heard(G0, rank("reduce", 9.0)), heard(G1, rank("compute", 9.0)), members=(G0,)) == []
+
+
+def test_a_heal_that_keeps_others_waiting_for_too_long_ends_with_the_healer():
+    def healing(age: float, others: str = "reduce") -> list[tuple[str | None, DepartureCause]]:
+        return verdicts(
+            heard(G0, rank(others, 9.0), usual=20.0), heard(G1, rank("heal", age)), holders=("g0",), heal_s=10.0
+        )
+
+    assert healing(9.8) == []
+    assert healing(10.1) == [("g1", DepartureCause.HUNG)]
+    assert healing(99.0, others="compute") == [], "nobody waits for it"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs.protocol import Ended, Kind, Refused, Unreachable
-from configs.words import RUNNING_BITS, SCRATCH, Lineage
+from configs.protocol import Claim, Ended, Kind, Refused, Unreachable
+from configs.words import RUNNING_BITS, SCRATCH, DepartureCause, Lineage
 from lighthouse.client import Control
 from tests.support.lighthouse import Stage, ask_all, committed, finish, started, terms, wait_asked, wait_until
 
@@ -60,6 +60,25 @@ def test_a_run_launched_again_on_the_same_state_restores_the_granted_lineage(sta
     again, _ = ask_all((g0, SCRATCH, True, {"disk": disk[:1]}), (g1, SCRATCH, True))
     assert again.restore == committed(first)
     assert again.up_to_date == ("g0",)
+    assert stage.events("rollback") == []
+
+
+def test_the_disk_is_looked_at_again_once_nobody_current_is_alive(stage):
+    """G1 has asked while G0 still trained; G0 publishes, drains and leaves: nothing of it is lost."""
+    g0, g1, first = started(stage)
+    g1.close()
+    stage.toys.remove(g1)
+    alone = g0.ask(committed(first))
+    last = g0.ask(committed(alone), drain=True)
+    assert last.kind is Kind.LEAVE
+    g1 = stage.toy("g1", groups=1)
+    early, _ = g1.begin(void=True, disk=(committed(first),))
+    wait_until(lambda: any(g["group"] == "g1" and g["asks"] for g in g1.control.status()["groups"]))
+    g0.control.leave("g0", 1, cause=DepartureCause.LEFT, reason="drained")
+    with pytest.raises(Unreachable, match="look at the disk again"):
+        early.result(10)
+    again = g1.control.ask(Claim(group="g1", incarnation=2, lineage=SCRATCH, void=True, disk=(committed(alone),)))
+    assert again.restore == committed(alone)
     assert stage.events("rollback") == []
 
 

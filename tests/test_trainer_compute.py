@@ -111,4 +111,4 @@ def test_failpoints_of_a_share_are_reached_once_for_every_microbatch():
     made.parts.compute._failpoint = lambda name, **_: reached.append((name, hit.microbatch))
     made.attempt(2)
     share = [(name, m) for m in range(4) for name in ("data", "forward")]
-    assert reached == [*share, ("summary", None)] * 2  # numbered within the step's plan
+    assert reached == [*share, ("summary", None), ("summary_sent", None)] * 2  # numbered within the step's plan

@@ -57,7 +57,7 @@ class Source:
         self._wait(self.end, options)
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(clocks=HELD, bytes=640, seconds=0.1, sources=("g1:0",))
+        return SimpleNamespace(clocks=HELD, bytes=640, seconds=0.1, sources=("g1:0",), differing={})
 
     def _wait(self, event: threading.Event, options: dict[str, Any]) -> None:
         while not event.wait(0.005):

@@ -24,7 +24,9 @@ def event_sink(config: Config, place: Place, connection: Connection, run: RunFol
         return lambda event, **fields: None
     metrics = GroupMetrics(run=config.job.name, group=place.group)
     metrics.replay(e for e in read_events(run.event_log(place.group)))
-    connection.endpoint = serve(metrics.registry, host=connection.host, port=config.metrics.port, warn=print)
+    connection.endpoint = serve(
+        metrics.registry, host=connection.host, port=config.metrics.port, warn=print, tls=connection.tls
+    )
 
     def sink(event: str, **fields: Any) -> None:
         metrics.observe(connection.log(event, **fields))

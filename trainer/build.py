@@ -69,6 +69,7 @@ def build(
     server = StateServer(
         host=connection.host,
         secret=secret_key(),
+        tls=connection.tls,
         rate_limit=config.fault_tolerance.transfer_rate_limit,
         failpoint=failpoints,
     )
@@ -241,6 +242,7 @@ def _state(
         fetch=functools.partial(
             fetch,
             secret=secret_key(),
+            tls=connection.tls,
             stall_s=connection.timeouts.transfer_stall_s,
             failpoint=failpoints,
         ),
@@ -278,7 +280,7 @@ def _seat(
         manager = serve_manager(
             group=place.group,
             incarnation=connection.incarnation,
-            lighthouse=connection.lighthouse,
+            lighthouse=connection.door(),
             host=connection.host,
             store_address=store_address,
             world=place.world,

@@ -19,13 +19,15 @@ from torch._C._distributed_c10d import Store
 from configs.digest import common_differing, common_digest
 from configs.dump import to_toml
 from configs.load import ConfigError, parse_text
-from configs.protocol import Notice, Refused, Seated, Terms, Unreachable
+from configs.protocol import Notice, Refused, Seated, Terms, Unreachable, replica_id
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
 from configs.secret import guarded_address, read_secret
 from configs.timeouts import Timeouts, derive
+from configs.tls import Tls, tls_of
 from configs.words import DepartureCause, Exit, ExitRequest
 from lighthouse.client import Control
+from lighthouse.relay import Relay
 from replica_groups.channel import Beside
 from replica_groups.identity import Place
 from replica_groups.introduction import TurnedAway
@@ -58,11 +60,21 @@ class Connection:
     log: EventLog
     """The group's event log; every rank may write faults to it."""
     vitals: Vitals
+    tls: Tls | None = None
     control: Control | None = None
     hub: Hub | None = None
     line: Line | None = None
+    relay: Relay | None = None
     endpoint: str | None = None
     """Where rank 0 serves its metrics."""
+
+    def door(self) -> str:
+        """Rank 0: where torchft's manager asks. It speaks no TLS: then it is a relay of this process."""
+        if self.tls is None:
+            return self.lighthouse
+        assert self.control is not None
+        self.relay = Relay(self.control, replica_id=replica_id(self.group, self.incarnation))
+        return self.relay.url
 
     def drain(self) -> None:
         """Ask the group to leave on purpose; the ranks agree on it before the next attempt."""
@@ -75,7 +87,7 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
     Raises Refused with the gateway's reason, ExitRequest when no lighthouse answers.
     """
     host, secret = guarded_address(config.fault_tolerance.interface), read_secret()
-    timeouts = derive(config)
+    timeouts, tls = derive(config), tls_of(config)
     signals = Signals()
     on_broken = _on_broken(leaver)
     if place.rank:
@@ -87,18 +99,19 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
                 on_message=lambda _, message: _hear(message, signals, leaver),
                 on_broken=on_broken,
                 secret=secret,
+                tls=tls,
             )
         except TurnedAway as refusal:
             raise ExitRequest(Exit.BAD_CONFIG, str(refusal)) from refusal
         line.start()
-        connection = _connection(place, birth, host, timeouts, signals, run)
+        connection = _connection(place, birth, host, timeouts, signals, run, tls)
         connection.line = line
         connection.vitals.tell_always(line, every_s=timeouts.pulse_s)
         leaver.before(lambda code, reason: line.send({"leaving": int(code), "reason": reason}))
         return connection
 
-    url = place.lighthouse or start_lighthouse(config, run)
-    control = Control(url, secret=secret)
+    url = place.lighthouse or start_lighthouse(config, run, tls=tls)
+    control = Control(url, secret=secret, tls=tls)
     seated = _join(control, config, place, timeouts)
     vitals = Vitals(world=place.world)
     hub = Hub(
@@ -107,10 +120,11 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
         on_message=lambda rank, message: _hear_fellow(rank, message, vitals, leaver),
         on_broken=on_broken,
         secret=secret,
+        tls=tls,
     )
     birth = {"incarnation": seated.incarnation, "lifeline": hub.address, "lighthouse": url}
     store.set("birth", json.dumps(birth))
-    connection = _connection(place, birth, host, timeouts, signals, run)
+    connection = _connection(place, birth, host, timeouts, signals, run, tls)
     connection.control, connection.hub, connection.vitals = control, hub, vitals
     leaver.before(lambda code, reason: _last_words(connection, code, reason))
     hub.start()
@@ -128,7 +142,13 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
 
 
 def _connection(
-    place: Place, birth: dict[str, Any], host: str, timeouts: Timeouts, signals: Signals, run: RunFolder
+    place: Place,
+    birth: dict[str, Any],
+    host: str,
+    timeouts: Timeouts,
+    signals: Signals,
+    run: RunFolder,
+    tls: Tls | None,
 ) -> Connection:
     return Connection(
         group=place.group,
@@ -136,6 +156,7 @@ def _connection(
         incarnation=birth["incarnation"],
         host=host,
         lighthouse=birth["lighthouse"],
+        tls=tls,
         timeouts=timeouts,
         signals=signals,
         beside=Beside(),
@@ -154,6 +175,7 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
         failure_detection_s=timeouts.failure_detection_s,
         steps=config.training.steps,
         first_step_limit_s=timeouts.first_step_limit_s,
+        heal_limit_s=timeouts.heal_limit_s,
         join_interval_s=config.fault_tolerance.join_interval_s,
         exact=config.fault_tolerance.reduction == "exact",
         software=software(),

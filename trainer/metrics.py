@@ -15,7 +15,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from configs.run_folder import Event
+from configs.tls import Tls
 
+_PATIENCE_S = 10.0
 _STEP_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
 
 
@@ -121,10 +123,14 @@ class GroupMetrics:
         self._gauges[name].labels(**self._names, **labels).set(value)
 
 
-def serve(registry: CollectorRegistry, *, host: str, port: int, warn: Callable[[str], None]) -> str:
+def serve(
+    registry: CollectorRegistry, *, host: str, port: int, warn: Callable[[str], None], tls: Tls | None = None
+) -> str:
     """Serve ``/metrics`` and ``/healthz`` on a thread; the URL. A taken port is a warning, and a free one is used."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+
         def do_GET(self) -> None:
             if self.path == "/metrics":
                 self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
@@ -148,6 +154,8 @@ def serve(registry: CollectorRegistry, *, host: str, port: int, warn: Callable[[
     except OSError as error:
         warn(f"metrics port {port} cannot be used ({error.strerror}); using a free one")
         server = ThreadingHTTPServer((host, 0), Handler)
+    if tls is not None:  # the handshake is the handler's thread's, so that nobody keeps others waiting
+        server.socket = tls.server().wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return f"http://{host}:{server.server_address[1]}"
+    return f"{'http' if tls is None else 'https'}://{host}:{server.server_address[1]}"

@@ -8,12 +8,13 @@ import time
 
 from configs.run_folder import RunFolder
 from configs.schema import Config
+from configs.tls import Tls
 from configs.words import Exit, ExitRequest
 
 _START_LIMIT_S = 60.0
 
 
-def start_lighthouse(config: Config, run: RunFolder) -> str:
+def start_lighthouse(config: Config, run: RunFolder, *, tls: Tls | None) -> str:
     """Start the coordinator on free loopback ports; it dies with this process. Returns its URL."""
     address = run.events / "lighthouse.address"
     run.events.mkdir(parents=True, exist_ok=True)
@@ -28,6 +29,7 @@ def start_lighthouse(config: Config, run: RunFolder) -> str:
             *("--state", str(run.lighthouse_state)),
             *("--events", str(run.event_log("lighthouse"))),
             *("--address-file", str(address)),
+            *(tls.options() if tls is not None else ()),
         ],
         stdout=subprocess.DEVNULL,
     )

@@ -7,6 +7,7 @@ verified every digest the state is void: it computes nothing, serves nobody and 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,6 +32,7 @@ from replica_groups.signals import AttemptOver, Signals
 from trainer.phases import Phase, Phases
 
 Fetch = Callable[..., Any]
+PROGRESS_S = 1.0
 
 
 class Disk(Protocol):
@@ -78,8 +80,8 @@ class StateKeeper:
     """How long a healer whose sources are gone waits to be told that the attempt is over."""
     void: bool = True
     unconfirmed: Lineage | None = None
-    _incoming: tuple[Clocks, tuple[str, ...], int, float] | None = None
-    """A state that was received, until all ranks of the group have it: its clocks, sources, bytes, seconds."""
+    _incoming: _Incoming | None = None
+    """A state that was received, until all ranks of the group have it."""
 
     def on_disk(self) -> tuple[Lineage, ...]:
         """What this group can bring if nobody current is alive. Disk is not looked at while the state is good."""
@@ -122,11 +124,14 @@ class StateKeeper:
     def taken(self, seating: Seating) -> None:
         """Every rank of the group holds what it took: the state is good. Collective after a heal."""
         if self._incoming is not None:
-            self.clocks, sources, size, seconds = self._incoming
-            self._incoming = None
-            total = torch.tensor([size], dtype=torch.int64)
+            received, self._incoming = self._incoming, None
+            self.clocks = received.clocks
+            total = torch.tensor([received.bytes], dtype=torch.int64)
             dist.all_reduce(total)
-            self.sink("heal", step=self.clocks.step, sources=list(sources), bytes=int(total), seconds=seconds)
+            step = self.clocks.step
+            self.sink("heal", step=step, sources=received.sources, bytes=int(total), seconds=received.seconds)
+            for source, tensors in received.differing.items():
+                self.sink("divergence", step=step, groups=sorted([*received.sources, source]), tensors=list(tensors))
         if self.clocks.lineage != seating.grant.current:
             raise ExitRequest(Exit.INCARNATION_OVER, f"holds {self.clocks.lineage}, granted {seating.grant.current}")
         self.void = False
@@ -196,6 +201,7 @@ class StateKeeper:
             tensors=self.tensors,
             on_first_byte=first_byte,
             stop=lambda: stopped,
+            progress=Progress(self.sink, step=grant.current.step),
         )
         try:
             received = self.signals.wait(future, over=lambda: self.signals.lost(grant))
@@ -212,8 +218,54 @@ class StateKeeper:
         self.void = True
         self.unconfirmed = None
         by_address = {address: group for group, address in sources}
-        names = tuple(by_address[address] for address in received.sources)
-        self._incoming = (received.clocks, names, received.bytes, time.monotonic() - began)
+        self._incoming = _Incoming(
+            clocks=received.clocks,
+            sources=[by_address[address] for address in received.sources],
+            differing={by_address[address]: names for address, names in received.differing.items()},
+            bytes=received.bytes,
+            seconds=time.monotonic() - began,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Incoming:
+    """What a heal brought to this rank."""
+
+    clocks: Clocks
+    sources: list[str]
+    """Groups."""
+    differing: Mapping[str, tuple[str, ...]]
+    """Groups that hold another state of the same lineage, each with the tensors that differ."""
+    bytes: int
+    seconds: float
+
+
+class Progress:
+    """Tells of a long heal about once a second. Called from several threads."""
+
+    def __init__(
+        self,
+        sink: EventSink,
+        *,
+        step: int,
+        every_s: float = PROGRESS_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink = sink
+        self._step = step
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told = clock()
+
+    def __call__(self, done: int, total: int) -> None:
+        """``done`` of ``total`` bytes of this rank have arrived."""
+        with self._lock:
+            now = self._clock()
+            if now - self._told < self._every_s or done == total:  # the end has an event of its own
+                return
+            self._told = now
+        self._sink("heal_progress", step=self._step, bytes=done, total=total)
 
 
 def _in_turn(grant: Grant, *, group: str, rank: int) -> list[tuple[str, str]]:

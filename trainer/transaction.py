@@ -44,7 +44,7 @@ class Transaction:
         p.failpoints("agree")
         standing = p.seat.agree(self._standing())
         p.failpoints("quorum_before")
-        seating = p.seat.quorum(standing, disk=state.on_disk())
+        seating = p.seat.quorum(standing, disk=state.on_disk)
         self._seated = time.monotonic()
         p.failpoints("quorum_after")
         grant = seating.grant

@@ -15,7 +15,7 @@ class Lineage(_message.Message):
     def __init__(self, step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s", "join_interval_s", "exact", "software", "machine")
+    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s", "join_interval_s", "exact", "software", "machine", "heal_limit_s")
     class SoftwareEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class Terms(_message.Message):
     EXACT_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
+    HEAL_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     config_digest: str
     groups: int
@@ -54,7 +55,8 @@ class Terms(_message.Message):
     exact: bool
     software: _containers.ScalarMap[str, str]
     machine: _containers.ScalarMap[str, str]
-    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ..., exact: _Optional[bool] = ..., software: _Optional[_Mapping[str, str]] = ..., machine: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    heal_limit_s: float
+    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ..., exact: _Optional[bool] = ..., software: _Optional[_Mapping[str, str]] = ..., machine: _Optional[_Mapping[str, str]] = ..., heal_limit_s: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config", "manager")

@@ -19,6 +19,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from configs.run_folder import EventSink, RunFolder
+from configs.tls import Tls
 from configs.words import Exit, ExitRequest
 from ops.launch.policy import describe_code
 
@@ -38,7 +39,10 @@ class Bindings:
 class Coordinator:
     """The lighthouse process of a run. Use from the main thread only."""
 
-    def __init__(self, *, folder: RunFolder, bindings: Bindings, min_groups: int, sink: EventSink) -> None:
+    def __init__(
+        self, *, folder: RunFolder, bindings: Bindings, min_groups: int, sink: EventSink, tls: Tls | None = None
+    ) -> None:
+        self._tls = tls
         self._folder = folder
         self._bindings = bindings
         self._min_groups = min_groups
@@ -122,6 +126,7 @@ class Coordinator:
             str(self._folder.event_log("lighthouse")),
             "--address-file",
             str(address),
+            *(self._tls.options() if self._tls is not None else ()),
         ]
 
     @property
@@ -187,4 +192,4 @@ def _parse_address(text: str) -> tuple[str, str]:
 
 
 def _host_port(url: str) -> str:
-    return url.removeprefix("http://").rstrip("/")
+    return url.rpartition("://")[2].rstrip("/")

@@ -76,4 +76,7 @@ class Endpoints:
         labels = {"run": self._run}
         if name != "lighthouse" and not name.startswith("launcher"):
             labels["group"] = name
-        return {"targets": [urlsplit(url).netloc], "labels": labels}
+        where = urlsplit(url)
+        if where.scheme == "https":
+            labels["__scheme__"] = where.scheme
+        return {"targets": [where.netloc], "labels": labels}

@@ -16,6 +16,7 @@ from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
 from configs.secret import guarded_address
 from configs.shapes import ranks_per_group
+from configs.tls import tls_of
 from configs.words import Exit, ExitRequest
 from ops.console import Console
 from ops.launch.folder import FolderLock, group_lock, settle_config, wait_for_old
@@ -142,7 +143,7 @@ def _supervise(
         grace_s=config.launch.kill_grace_s,
         sink=_no_log,
         say=console.say,
-        leave=leave_over(layout.lighthouse) if layout.lighthouse else _no_log,
+        leave=leave_over(layout.lighthouse, tls=tls_of(config)) if layout.lighthouse else _no_log,
     )
     supervisor = GroupSupervisor(layout, around)
     ends: list[GroupEnd] = []

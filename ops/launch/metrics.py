@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
+from configs.tls import Tls
+
 RECOVERY_BUCKETS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
 
 
@@ -30,10 +32,21 @@ class LauncherMetrics:
             "phalanx_preemption_notices", "Requests to leave", ("run", "source"), registry=self._registry
         )
 
-    def serve(self) -> str:
+    def serve(self, *, tls: Tls | None) -> str:
         """Serve /metrics on a free loopback port. Returns its URL."""
-        server, _ = start_http_server(0, "127.0.0.1", registry=self._registry)
-        return f"http://127.0.0.1:{server.server_port}"
+        if tls is None:
+            server, _ = start_http_server(0, "127.0.0.1", registry=self._registry)
+            return f"http://127.0.0.1:{server.server_port}"
+        server, _ = start_http_server(
+            0,
+            "127.0.0.1",
+            registry=self._registry,
+            certfile=str(tls.certificate),
+            keyfile=str(tls.key),
+            client_cafile=str(tls.ca),
+            client_auth_required=tls.mutual,
+        )
+        return f"https://127.0.0.1:{server.server_port}"
 
     def restarted(self, group: str, reason: str, recovery_s: float | None) -> None:
         """A restart, and how long the group was away; None when it never came back."""

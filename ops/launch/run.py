@@ -16,6 +16,7 @@ from pathlib import Path
 from configs.run_folder import Event, EventLog, RunFolder
 from configs.schema import Config
 from configs.shapes import ranks_per_group
+from configs.tls import Tls, tls_of
 from configs.words import DepartureCause, Exit, ExitRequest
 from ops.chaos.driver import ChaosDriver, Strike
 from ops.console import Console
@@ -87,6 +88,7 @@ class LocalRun:
         self._coordinator: Coordinator | None = None
         self._chaos = ChaosDriver(orders.strikes, strike=self._strike)
         self._ordered: set[str] = set()
+        self._tls: Tls | None = None
 
     def run(self) -> tuple[int, str]:
         """Run to the end. Returns (exit code, reason). Raises ExitRequest when it could not begin."""
@@ -105,11 +107,12 @@ class LocalRun:
         return code, reason
 
     def _run(self) -> tuple[int, str]:
+        self._tls = tls_of(self._orders.config)
         self._warm.start_server()  # its imports take seconds: the rest goes on beside them
         url = self._orders.lighthouse or self._start_lighthouse()
         groups = "-".join(layout.group for layout in self._orders.layouts)
         name = "launcher" if self._orders.lighthouse is None else f"launcher-{groups}"
-        self._endpoints.set(name, self._metrics.serve())
+        self._endpoints.set(name, self._metrics.serve(tls=self._tls))
         prepare_first(
             warm=self._warm,
             config=self._orders.config,
@@ -132,13 +135,12 @@ class LocalRun:
             bindings=self._orders.bindings,
             min_groups=self._orders.config.fault_tolerance.min_groups,
             sink=self._sink,
+            tls=self._tls,
         )
         self._coordinator.start()
         self._endpoints.set("gateway", self._coordinator.gateway)
         self._endpoints.set("lighthouse", self._coordinator.page)
-        self._console.say(
-            f"lighthouse at {self._coordinator.gateway}, its state at {self._coordinator.page}/status.json"
-        )
+        self._console.say(f"lighthouse at {self._coordinator.gateway}; watch the run at {self._coordinator.page}/")
         return self._coordinator.gateway
 
     def _start_groups(self, url: str) -> list[threading.Thread]:
@@ -152,7 +154,7 @@ class LocalRun:
             grace_s=launch.kill_grace_s,
             sink=self._sink,
             say=self._console.say,
-            leave=leave_over(url),
+            leave=leave_over(url, tls=self._tls),
             recovered=self._metrics.restarted,
         )
         threads = []
@@ -249,13 +251,13 @@ class LocalRun:
         )
 
 
-def leave_over(url: str) -> Callable[..., None]:
+def leave_over(url: str, *, tls: Tls | None) -> Callable[..., None]:
     """How a supervisor tells the lighthouse of a death: at once, on a thread of its own, and without insisting (the
     kernel has told it too, by closing the group's sockets)."""
     from configs.protocol import Refused, Unreachable
     from lighthouse.client import Control  # heavy: gRPC
 
-    control = Control(url)
+    control = Control(url, tls=tls)
 
     def tell(group: str, life: str, cause: DepartureCause, reason: str) -> None:
         with contextlib.suppress(Refused, Unreachable):

@@ -59,6 +59,14 @@ class InThread:
         await asyncio.gather(serving, return_exceptions=True)
         await self.lighthouse.stop()
 
+    def call(self, function):
+        """Call something on the lighthouse's event loop."""
+
+        async def called():
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(LIMIT_S)
+
     def events(self, *names):
         return [event for event in read_events(self.settings.events) if not names or event["event"] in names]
 

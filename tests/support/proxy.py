@@ -12,7 +12,7 @@ Mangle = Callable[[int, bytes], bytes | None]
 
 
 class Proxy:
-    """Forwards one healer at a time to ``target``; ``mangle`` sees what goes from source to healer."""
+    """Forwards healers to ``target``; ``mangle`` sees what goes from source to healer, of all connections together."""
 
     def __init__(self, target: str, mangle: Mangle) -> None:
         self._target = target
@@ -37,10 +37,8 @@ class Proxy:
             self.connections += 1
             host, _, port = self._target.rpartition(":")
             source = socket.create_connection((host, int(port)))
-            back = threading.Thread(target=self._pump, args=(healer, source, lambda _, data: data, False), daemon=True)
-            back.start()
-            self._pump(source, healer, self._mangle, True)
-            back.join()
+            for pump in ((healer, source, lambda _, data: data, False), (source, healer, self._mangle, True)):
+                threading.Thread(target=self._pump, args=pump, daemon=True).start()
 
     def _pump(self, origin: socket.socket, end: socket.socket, mangle: Mangle, count: bool) -> None:
         with contextlib.suppress(OSError):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from configs.load import parse_text
 from configs.run_folder import Event, RunFolder, read_events
@@ -127,12 +128,26 @@ class Rig:
         """Run to the end. A second run of the same name goes on in its folder."""
         return self.run_config(self.config(name, **options))  # type: ignore[arg-type]
 
-    def run_config(self, config: Config, *, groups: Sequence[str] | None = None) -> Run:
+    def run_config(
+        self, config: Config, *, groups: Sequence[str] | None = None, hear: Callable[[str], None] | None = None
+    ) -> Run:
+        """``hear`` gets every line the launcher says, before it goes on."""
         said = io.StringIO()
         names = groups or [f"g{i}" for i in range(config.launch.groups)]
         orders = Orders(config=config, layouts=layouts_of(config, names))
-        code, reason = LocalRun(orders, warm=self.warm, console=Console(said), requests=Requests()).run()
+        console = _Heard(said, hear) if hear else Console(said)
+        code, reason = LocalRun(orders, warm=self.warm, console=console, requests=Requests()).run()
         return Run(code, reason, RunFolder(Path(config.job.dump_folder)), said.getvalue())
+
+
+class _Heard(Console):
+    def __init__(self, stream: TextIO, hear: Callable[[str], None]) -> None:
+        super().__init__(stream)
+        self._hear = hear
+
+    def say(self, text: str, *, style: str | None = None) -> None:
+        super().say(text, style=style)
+        self._hear(text)
 
 
 def _text(value: object) -> str:

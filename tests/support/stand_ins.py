@@ -66,7 +66,7 @@ class Seat:
         self.standings.append(mine)
         return mine
 
-    def quorum(self, standing: Standing, *, disk: tuple[Lineage, ...] = ()) -> Seating:
+    def quorum(self, standing: Standing, *, disk: Callable[[], tuple[Lineage, ...]] = tuple) -> Seating:
         number = len(self.standings)
         made = self.grants.pop(0) if self.grants else grant(attempt=number, running=1, current=standing.lineage)
         return Seating(grant=made, rank=0, store_address="")

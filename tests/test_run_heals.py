@@ -1,0 +1,30 @@
+"""Heals of whole runs that go wrong: a healer that is slow hurts nobody for long."""
+
+from __future__ import annotations
+
+from configs.words import Exit
+
+
+def test_a_healer_that_is_too_slow_is_given_up_and_the_run_goes_on(rig):
+    """At 20 kB/s the heal of this model takes many times the limit, though every byte comes in time."""
+    run = rig.run(
+        "slow-heal",
+        ranks=1,
+        steps=90,
+        chaos__failpoints=["g1:backward@6#0:kill"],
+        fault_tolerance__failure_detection_s=1,
+        fault_tolerance__heal_limit_s=2,
+        fault_tolerance__collective_timeout_s=60,
+        fault_tolerance__transfer_rate_limit=20_000,
+    )
+    assert run.code == Exit.DONE, run.said
+    ledger = run.ledger
+    assert (ledger.missing, ledger.duplicated, ledger.order_matches, ledger.steps) == (0, 0, True, 90), ledger
+    slow = [e for e in run.events("lighthouse", "departure") if e["cause"] == "hung"]
+    assert slow, "it was given up"
+    assert all(e["group"] == "g1" and "has healed for" in e["reason"] for e in slow), slow
+    assert [e["reason"] for e in run.events("g0", "discard")] == ["peer_lost"] * (len(slow) + 1)
+    told = run.events("g1", "heal_progress")
+    assert told, "a long heal says how far it is"
+    assert all(0 < e["bytes"] < e["total"] for e in told)
+    assert not run.events("g1", "heal")
