@@ -129,7 +129,8 @@ class Grant:
     @property
     def healing(self) -> tuple[str, ...]:
         """Members that heal, in rank order."""
-        return tuple(m.group for m in self.members if m.group not in self.up_to_date)
+        current = frozenset(self.up_to_date)
+        return tuple(m.group for m in self.members if m.group not in current)
 
     @property
     def names(self) -> tuple[str, ...]:

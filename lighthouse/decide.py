@@ -57,6 +57,8 @@ class Wait:
 
     reason: str
     until: float | None = None
+    awaited: Participant | None = None
+    """One who lives and without whose request, or death, the decision stays the same."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +155,8 @@ def _former_participants_missing(case: Situation) -> Decision | None:
         return Expire(who=absent, reason=f"not back within {case.terms.start_wait_s:g} s of the lighthouse's start")
     if missing:
         names = ", ".join(map(str, missing))
-        return Wait(reason=f"former participants have not asked: {names}", until=limit if absent else None)
+        text = f"former participants have not asked: {names}"
+        return Wait(reason=text, until=limit) if absent else Wait(reason=text, awaited=missing[-1])
     return None
 
 

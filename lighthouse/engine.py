@@ -26,6 +26,7 @@ from lighthouse.state import Participant
 _FOREVER_MS = 2**50
 _TICK_MS = 60_000  # requests tick the engine by themselves
 _ANSWER_LIMIT_S = 10.0
+_QUORUM = "/torchft.LighthouseService/Quorum"
 
 
 class EngineError(Exception):
@@ -68,6 +69,7 @@ class Engine:
         port = self._server.address().rsplit(":", 1)[1]
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)])
         self._stub = rpc.LighthouseServiceStub(self._channel)
+        self._ask = self._channel.unary_unary(_QUORUM, request_serializer=pb.LighthouseQuorumRequest.SerializeToString)
         self._greeted = False
 
     async def quorum(self, requesters: Sequence[pb.QuorumMember]) -> pb.Quorum:
@@ -79,21 +81,28 @@ class Engine:
                     await asyncio.gather(*(self._stub.Heartbeat(beat) for beat in beats))
                     self._greeted = True
                 requests = [pb.LighthouseQuorumRequest(requester=requester) for requester in requesters]
-                answers = await asyncio.gather(*(self._stub.Quorum(request) for request in requests))
+                answers = await asyncio.gather(*(self._ask(request) for request in requests))
         except (grpc.RpcError, TimeoutError) as error:
             raise EngineError(f"no answer from the engine: {error!r}") from error
-        wanted = [str(member) for member in self.members]
-        for answer in answers:
-            seated = [member.replica_id for member in answer.quorum.participants]
-            if seated != wanted:
-                raise EngineError(f"the engine seated {seated} instead of {wanted}")
-        quorum: pb.Quorum = answers[0].quorum
+        quorum = _parsed(answers, wanted=[str(member) for member in self.members])
         quorum.quorum_id = self.quorum_id
         return quorum
 
     async def close(self) -> None:
         await self._channel.close()
         self._server.shutdown()
+
+
+def _parsed(answers: Sequence[bytes], *, wanted: list[str]) -> pb.Quorum:
+    """The quorum of all answers; they are the same bytes, so that one is parsed and not the square of their number."""
+    quorum: pb.Quorum | None = None
+    for answer in dict.fromkeys(answers):
+        quorum = pb.LighthouseQuorumResponse.FromString(answer).quorum
+        seated = [member.replica_id for member in quorum.participants]
+        if seated != wanted:
+            raise EngineError(f"the engine seated {seated} instead of {wanted}")
+    assert quorum is not None
+    return quorum
 
 
 def requesters(
@@ -106,13 +115,13 @@ def requesters(
     """The members' requests with the steps that torchft must see: it compares steps only, so whoever must heal is
     shown one step behind, whatever its lineage. At step 0 it cannot be told apart and the Grant alone says who heals.
     """
-    behind = max(step - 1, 0)
+    behind, current = max(step - 1, 0), frozenset(holders)
     rewritten = []
     for member in members:
         request = pb.QuorumMember()
         request.CopyFrom(requests[member])
         request.replica_id = str(member)
-        request.step = step if member.group in holders else behind
+        request.step = step if member.group in current else behind
         request.shrink_only = False
         request.commit_failures = 0
         rewritten.append(request)

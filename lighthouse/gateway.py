@@ -79,6 +79,8 @@ class Gateway:
         self._turned_away: set[str] = set()
         self._departures = Departures(self._tell_departure, wall)
         self._news = asyncio.Event()
+        self._living: tuple[object, frozenset[Participant]] | None = None
+        self._told: Notice | None = None
         self.stopping = False
 
     @property
@@ -88,7 +90,11 @@ class Gateway:
     @property
     def living(self) -> frozenset[Participant]:
         """Incarnations that hold a stream and are not buried."""
-        return frozenset(who for who, life in self.lives.items() if life.streams and not self.state.buried(who))
+        floors = self.state.floors  # replaced, never changed in place
+        if self._living is None or self._living[0] is not floors:
+            found = (who for who, life in self.lives.items() if life.streams and not self.state.buried(who))
+            self._living = floors, frozenset(found)
+        return self._living[1]
 
     def ages(self) -> dict[str, float]:
         """Seconds since each living group was last heard."""
@@ -236,6 +242,7 @@ class Gateway:
         """A Watch stream of an admitted incarnation begins: it lives."""
         now = self._clock()
         self.lives.setdefault(who, Life(who=who, joined=now, since=now)).streams += 1
+        self._living = None
         self.heard(who)
         self.quorums.wake()
 
@@ -243,6 +250,7 @@ class Gateway:
         """A Watch stream has closed. The last one is the death notice."""
         life = self.lives[who]
         life.streams -= 1
+        self._living = None
         if life.streams or self.stopping:
             return
         if self.state.ended is not None or who in self.quorums.released:
@@ -256,15 +264,14 @@ class Gateway:
 
     def notice(self, who: Participant) -> Notice:
         """Everything ``who`` must know now."""
-        denial, over = self.denial(who), self.quorums.over
-        recent = dict.fromkeys(other for members in self.quorums.recent for other in members)
-        return Notice(
-            epoch=self.state.epoch,
-            dead=tuple(self._departures[other] for other in recent if self.state.buried(other)),
-            over=() if over is None else (over,),
-            buried=denial.reason if isinstance(denial, Buried | Refused) else None,
-            ended=self.state.ended,
-        )
+        if self._told is None:  # made anew when something may have changed, not for every reader
+            recent = dict.fromkeys(other for members in self.quorums.recent for other in members)
+            dead = tuple(self._departures[other] for other in recent if self.state.buried(other))
+            over = () if self.quorums.over is None else (self.quorums.over,)
+            self._told = Notice(epoch=self.state.epoch, dead=dead, over=over, ended=self.state.ended)
+        denial = self.denial(who)
+        own = denial.reason if isinstance(denial, Buried | Refused) else None
+        return self._told if own is None else dataclasses.replace(self._told, buried=own)
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -325,6 +332,7 @@ class Gateway:
 
     def _publish(self) -> None:
         """Every watcher looks at its notice again, and the next decision is due."""
+        self._told = None
         self._news.set()
         self._news = asyncio.Event()
         self.quorums.wake()

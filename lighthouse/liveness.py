@@ -12,7 +12,7 @@ of the current lineage. Called by the gateway many times within ``failure_detect
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from configs.protocol import Pulse
 from configs.words import DepartureCause
@@ -78,7 +78,9 @@ def judge(case: Case) -> list[Verdict]:
     found = [*_silent(case), *_behind(case), *_slow_heals(case)]
     if not found:
         found = [*_cut(case), *_failing(case)]
-    holders = {h.who for h in case.heard if h.who.group in case.holders and h.who in case.members}
+    if not found:
+        return []
+    holders = {heard.who for heard in _inside(case) if heard.who.group in case.holders}
     kept: list[Verdict] = []
     for verdict in found:
         if verdict.who in {v.who for v in kept}:
@@ -105,36 +107,50 @@ def _silent(case: Case) -> Iterable[Verdict]:
 
 
 def _behind(case: Case) -> Iterable[Verdict]:
-    inside = [h for h in case.heard if h.who in case.members]
+    """Linear in the groups: of the others' waits only the longest counts, and it is one of the two longest of all."""
+    inside = _inside(case)
+    waits = {heard.who: wait for heard in inside if (wait := _waited(heard, case)) is not None}
+    longest = _two_longest(waits)
+    asking = _two_longest({heard.who: waits[heard.who] for heard in inside if heard.asks and heard.who in waits})
     for heard in inside:
-        others = [o for o in inside if o is not heard and (_waited(o, case) or 0.0) > _limit(heard, case)]
-        if not others:
+        limit = _limit(heard, case)
+        waited = _longest_of_others(longest, heard.who)
+        if waited <= limit:
             continue
-        awaited = AWAITED | ({_ASKING} if not heard.asks and any(other.asks for other in others) else set())
+        asked_for = not heard.asks and _longest_of_others(asking, heard.who) > limit
+        awaited = AWAITED | ({_ASKING} if asked_for else set())
         for rank, pulse in enumerate(heard.pulse.ranks):
             if pulse.attempt < case.attempt or (pulse.attempt == case.attempt and pulse.phase in awaited):
-                waited = max(_waited(other, case) or 0.0 for other in others)
                 reason = f"rank {rank} in {pulse.phase} while others have waited {waited:.1f} s for it"
                 yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
                 break
 
 
 def _slow_heals(case: Case) -> Iterable[Verdict]:
-    inside = [h for h in case.heard if h.who in case.members]
-    for heard in inside:
+    inside = _inside(case)
+    if all(_waited(heard, case) is None for heard in inside):
+        return
+    for heard in inside:  # a healer is not among those who wait
         gap = case.now - heard.at
-        waits = [wait for other in inside if other is not heard and (wait := _waited(other, case)) is not None]
         for rank, pulse in enumerate(heard.pulse.ranks):
             healed = pulse.age_s + gap
-            if pulse.attempt == case.attempt and pulse.phase == _HEALING and healed > case.heal_s and waits:
+            if pulse.attempt == case.attempt and pulse.phase == _HEALING and healed > case.heal_s:
                 reason = f"rank {rank} has healed for {healed:.1f} s, more than {case.heal_s:g} s"
                 yield Verdict(who=heard.who, cause=DepartureCause.HUNG, reason=reason)
                 break
 
 
+def _two_longest(waits: Mapping[Participant, float]) -> list[tuple[float, Participant]]:
+    return sorted(((wait, who) for who, wait in waits.items()), reverse=True)[:2]
+
+
+def _longest_of_others(longest: list[tuple[float, Participant]], who: Participant) -> float:
+    return next((wait for wait, other in longest if other != who), 0.0)
+
+
 def _cut(case: Case) -> Iterable[Verdict]:
     """Nobody is behind and nobody gets on: the path between the groups is cut."""
-    inside = [h for h in case.heard if h.who in case.members]
+    inside = _inside(case)
     waits = [_waited(heard, case) for heard in inside]
     if case.over or len(inside) < 2 or len(inside) < len(case.members):
         return
@@ -145,11 +161,17 @@ def _cut(case: Case) -> Iterable[Verdict]:
 
 
 def _failing(case: Case) -> Iterable[Verdict]:
-    inside = [h for h in case.heard if h.who in case.members]
+    inside = _inside(case)
     if case.failures >= FAILED_ATTEMPTS and len(inside) > 1:
         youngest = max(inside, key=lambda heard: (heard.joined, heard.who))
         reason = f"{case.failures} attempts failed with all alive, and it is the youngest"
         yield Verdict(who=youngest.who, cause=DepartureCause.HUNG, reason=reason)
+
+
+def _inside(case: Case) -> list[Heard]:
+    """The participants of the last grant that live."""
+    members = frozenset(case.members)
+    return [heard for heard in case.heard if heard.who in members]
 
 
 def _waited(heard: Heard, case: Case) -> float | None:

@@ -15,7 +15,7 @@ from types import ModuleType
 from configs.protocol import Claim, Grant, Kind
 from configs.run_folder import EventSink
 from configs.words import RUNNING_BITS, SCRATCH, DepartureCause, Lineage
-from lighthouse.decide import Again, Expire, Lost, Seat, Situation, Wait, decide, moved_on
+from lighthouse.decide import Again, Decision, Expire, Lost, Seat, Situation, Wait, decide, moved_on
 from lighthouse.engine import Engine, EngineError, requesters
 from lighthouse.joins import Joins
 from lighthouse.metrics import Metrics
@@ -52,7 +52,6 @@ class Quorums:
         """Members of the last two grants."""
         self.released: set[Participant] = set()
         self.joins = Joins()
-        self.waits_for = ""
         self.failures = 0
         """Grants in a row to the same members at the same state: attempts that came to nothing."""
         self._journal = journal
@@ -66,12 +65,21 @@ class Quorums:
         self._clock = clock
         self._opened = self._lost = clock()
         self._engine: Engine | None = None
+        self._awaited: Participant | None = None
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def _state(self) -> Stored:
         return self._journal.state
+
+    @property
+    def waits_for(self) -> str:
+        """Why there is no next quorum yet, for people; decided anew."""
+        decision = self._decided()
+        if not isinstance(decision, Wait):
+            return ""
+        return "; ".join([decision.reason, *self.waiting.incomplete(self._living())])
 
     def wake(self) -> None:
         """Something has changed: decide again."""
@@ -147,12 +155,12 @@ class Quorums:
         await self._use(None)
 
     async def _act(self) -> None:
-        case = self._situation()
-        decision = Wait(reason="no group has joined") if case is None else decide(case)
-        self.waits_for = ""
+        if self._still_awaited():
+            return
+        decision, self._awaited = self._decided(), None
         match decision:
-            case Wait(reason=reason, until=until):
-                self.waits_for = "; ".join([reason, *self.waiting.incomplete(self._living())])
+            case Wait(until=until, awaited=awaited):
+                self._awaited = awaited
                 self._wake_at(until)
             case Expire(who=absent, reason=reason):
                 for who in absent:
@@ -165,6 +173,16 @@ class Quorums:
             case Seat():
                 await self._seat(decision)
                 self.wake()
+
+    def _still_awaited(self) -> bool:
+        """Whether the last decision holds, for the one it waits for lives and has not asked. Most requests change no
+        more than that there are more of them: to decide at each would cost the square of their number."""
+        who = self._awaited
+        return who is not None and who in self._living() and not self.waiting.asked(who)
+
+    def _decided(self) -> Decision:
+        case = self._situation()
+        return Wait(reason="no group has joined") if case is None else decide(case)
 
     def _wake_at(self, until: float | None) -> None:
         if self._timer is not None:

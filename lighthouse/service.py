@@ -17,13 +17,15 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from configs.words import DepartureCause
+from configs.protocol import Grant
+from configs.words import RUNNING_BITS, DepartureCause
 from lighthouse import messages
 from lighthouse.admission import Later
 from lighthouse.client import SECRET_KEY
 from lighthouse.gateway import Gateway
 from lighthouse.managers import answer_for, who_speaks
 from lighthouse.members import Life
+from lighthouse.once import Once
 from lighthouse.protos import phalanx_pb2 as pb
 from lighthouse.protos import phalanx_pb2_grpc, torchft_pb2, torchft_pb2_grpc
 from lighthouse.state import Participant
@@ -39,6 +41,7 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._granted = Once(_granted_to)
 
     async def Join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:  # noqa: N802
         life = Life(
@@ -81,7 +84,7 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
             case Stopping() | LookAgain():
                 await context.abort(grpc.StatusCode.UNAVAILABLE, _text(answer))
                 raise AssertionError("abort raises")
-        return pb.AskReply(grant=messages.grant_to(answer), epoch=epoch)
+        return self._granted(answer)
 
     async def Watch(self, pulses: AsyncIterator[pb.Pulse], context: _Context) -> None:  # noqa: N802
         """Notices while the stream is open. It closes with its reader's death, or after the last word to it."""
@@ -155,6 +158,7 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._seated = Once(_seated_to)
 
     async def Quorum(  # noqa: N802
         self, request: torchft_pb2.LighthouseQuorumRequest, context: _Context
@@ -163,7 +167,7 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
         who = who_speaks(replica_id)
         answer = await self._gateway.seat(who, request.requester)
         if isinstance(answer, torchft_pb2.Quorum):
-            return torchft_pb2.LighthouseQuorumResponse(quorum=answer_for(replica_id, answer))
+            return self._seated(answer_for(replica_id, answer))
         code = grpc.StatusCode.UNAVAILABLE if isinstance(answer, Stopping) else grpc.StatusCode.FAILED_PRECONDITION
         await context.abort(code, _text(answer))
         raise AssertionError("abort raises")
@@ -198,6 +202,14 @@ class SecretCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped 
 
 async def _unauthenticated(request: Any, context: _Context) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the shared secret (PHALANX_SECRET) is missing or wrong")
+
+
+def _granted_to(grant: Grant) -> pb.AskReply:
+    return pb.AskReply(grant=messages.grant_to(grant), epoch=grant.attempt >> RUNNING_BITS)
+
+
+def _seated_to(quorum: torchft_pb2.Quorum) -> torchft_pb2.LighthouseQuorumResponse:
+    return torchft_pb2.LighthouseQuorumResponse(quorum=quorum)
 
 
 def _text(denial: Denial) -> str:

@@ -109,6 +109,10 @@ class Waiting:
     def asking(self) -> tuple[Participant, ...]:
         return tuple(self._asks)
 
+    def asked(self, who: Participant) -> bool:
+        """Whether both requests of an incarnation are here."""
+        return who in self._asks and who in self._seats
+
     def complete(self, living: Collection[Participant]) -> tuple[Request, ...]:
         """The requests of those who have asked completely and live."""
         return tuple(ask.request for who, ask in self._asks.items() if who in self._seats and who in living)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from ops.cli import Command
 
+BENCHMARKS = {
+    "lighthouse": "ops.bench.lighthouse_command",
+    "recovery": "ops.bench.recovery_command",
+}
+"""The benchmarks that exist, and the module of each."""
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         path=("launch",),
@@ -87,7 +93,13 @@ COMMANDS: tuple[Command, ...] = (
         example="phalanx estimate debug",
     ),
     *(
-        Command(path=("bench", name), does=does, example=f"phalanx bench {name} --json")
+        Command(
+            path=("bench", name),
+            does=does,
+            example=f"phalanx bench {name} --json",
+            module=BENCHMARKS.get(name),
+            takes_keys=name == "recovery",
+        )
         for name, does in (
             ("recovery", "Measure stalls and recoveries, beside stock torchft and torchrun"),
             ("overhead", "Measure what fault tolerance costs, beside native HSDP"),

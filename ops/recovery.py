@@ -55,7 +55,7 @@ def recoveries(logs: Logs) -> tuple[Recovery, ...]:
                 code=int(event.get("code", 0)),
                 reason=str(event.get("reason", "")),
                 injected=kill is not None,
-                stall_s=_stall(logs, group=group, t=t),
+                stall_s=stall_of(logs, group=group, t=t),
                 recovery_s=None if back is None else back - t,
                 heal_sources=tuple(last.get("sources") or ()),
                 heal_bytes=int(last.get("bytes") or 0),
@@ -83,8 +83,9 @@ def _first_share(logs: Logs, *, group: str, after: float) -> float | None:
     return None
 
 
-def _stall(logs: Logs, *, group: str, t: float) -> float | None:
-    """The longest wait of a survivor for its next attempt; with none, that of the group itself."""
+def stall_of(logs: Logs, *, group: str, t: float) -> float | None:
+    """What a death of ``group`` at ``t`` cost the others: the longest wait of a survivor for its next attempt; with no
+    survivor, that of the group itself."""
     seated = [e for e in logs.of(group, "quorum") if time_of(e) <= t]
     last = seated[-1] if seated else {}
     survivors = [g for g in (last.get("participants") or logs.groups) if g != group]
@@ -94,11 +95,17 @@ def _stall(logs: Logs, *, group: str, t: float) -> float | None:
 
 def _wait_of(logs: Logs, *, group: str, t: float, lost: Event) -> float | None:
     """Seconds for which the death at ``t`` kept ``group`` waiting: from the death, or from when it began to wait for
-    the dead group if that is later, to its next attempt without it. ``lost`` is the dead group's last quorum, whose id
-    ends with it; a ``quorum`` event is written once the quorum is there."""
+    the dead group (in a reduce that came to nothing, else in asking for the quorum) if that is later, to its next
+    attempt without it. ``lost`` is the dead group's last quorum, whose id ends with it; a ``quorum`` event is written
+    once the quorum is there."""
     after = [e for e in logs.of(group, "quorum") if time_of(e) > t and e.get("quorum_id") != lost.get("quorum_id")]
     if not after:
         return None
     begins = time_of(after[0])
-    discards = [e for e in logs.of(group, "discard") if t < time_of(e) <= begins and "waited_s" in e]
-    return begins - max([t, *(time_of(e) - float(e["waited_s"]) for e in discards)])
+    if group == lost.get("group"):
+        return begins - t
+    discards = [e for e in logs.of(group, "discard") if t < time_of(e) <= begins]
+    waits = [time_of(e) - float(e["waited_s"]) for e in discards if "waited_s" in e]
+    if not discards and "seconds" in after[0]:
+        waits = [begins - float(after[0]["seconds"])]
+    return begins - max(t, min(waits, default=t))

@@ -32,6 +32,8 @@ class Place:
     """Rank 0 under a launcher: the already bound socket of the group's store."""
     life: str = ""
     """Names this life of the group to the launcher, before it has an incarnation number."""
+    restart: str = ""
+    """Sets this life apart in a store that outlives it. Not a ``life``: the next torchrun begins at 0 again."""
     under_torchrun: bool = False
     """The store at ``store_host:store_port`` is already served by somebody else."""
 
@@ -53,7 +55,7 @@ def place_from_environment(env: Mapping[str, str]) -> Place:
         store_host=env["MASTER_ADDR"],
         store_port=int(env["MASTER_PORT"]),
         under_torchrun=env.get("TORCHELASTIC_USE_AGENT_STORE", "False").lower() == "true",
-        life=env.get("TORCHELASTIC_RESTART_COUNT", ""),
+        restart=env.get("TORCHELASTIC_RESTART_COUNT", ""),
     )
 
 
@@ -69,7 +71,7 @@ def open_group_store(place: Place, *, timeout_s: float) -> Store:
         )
     else:
         store = TCPStore(place.store_host, place.store_port, None, serves, timeout, False)
-    return PrefixStore(f"phalanx/{place.life}", store)
+    return PrefixStore(f"phalanx/{place.life or place.restart}", store)
 
 
 def serve_seat_store(*, host: str, timeout_s: float) -> tuple[TCPStore, str]:

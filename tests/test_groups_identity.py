@@ -80,3 +80,9 @@ def test_address_of_an_interface():
 def test_unknown_interface_names_the_key_and_those_there_are():
     with pytest.raises(ValueError, match=r"fault_tolerance.interface = 'nope0' has no IPv4 address .* there are .*lo"):
         address_of("nope0")
+
+
+def test_a_torchrun_that_is_started_again_is_no_life_that_the_lighthouse_knows():
+    """Its restart count begins at 0 each time: as a life it would be that of its buried predecessor."""
+    place = place_from_environment({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "0"})
+    assert (place.life, place.restart) == ("", "0")

@@ -56,7 +56,7 @@ def test_both_are_seated_in_torchft_order_whatever_the_order_of_asking():
 
 def test_a_living_former_participant_is_never_left_out_however_long_it_takes():
     assert decide(case(claim("g0"), now=1e9, living=(G0, G1))) == Wait(
-        reason="former participants have not asked: g1:1"
+        reason="former participants have not asked: g1:1", awaited=G1
     )
 
 

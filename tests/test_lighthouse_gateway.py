@@ -157,6 +157,19 @@ def test_without_a_stream_a_request_does_not_count_and_the_status_says_so(stage)
     assert finish(asked).names == ("g0",)
 
 
+def test_of_many_that_are_awaited_the_status_names_those_who_have_not_asked(stage):
+    toys = [stage.toy(f"g{i}", groups=4) for i in range(4)]
+    first, *_ = ask_all(*((toy, SCRATCH, True) for toy in toys))
+    asked = []
+    for number, toy in enumerate(toys[:3]):
+        asked.append(toy.begin(committed(first)))
+        wait_asked(toy)
+        waits_for = toy.control.status()["waits_for"]
+        assert waits_for.endswith("not asked: " + ", ".join(f"g{i}:1" for i in range(number + 1, 4)))
+    toys[3].close()  # the last one that is awaited dies
+    assert finish(asked[0]).names == ("g0", "g1", "g2")
+
+
 def test_a_drained_group_leaves_without_a_loss(stage):
     g0, g1, first = started(stage)
     state = committed(first)

@@ -9,7 +9,7 @@ from configs.protocol import Claim, Kind, Terms
 from configs.words import Lineage
 from lighthouse.decide import Request, Seat, Situation, Wait, decide, moved_on
 from lighthouse.state import Fence, Participant, Stored
-from tests.protocol_check import check, successors
+from tests.protocol_check import SELFTEST, check, successors
 from tests.protocol_model import Model
 from tests.protocol_words import HEALING, POSTED, RULES, SEATED, lineage
 
@@ -193,3 +193,30 @@ def test_the_check_fails_without_a_rule(rule, faults, kinds, shared, invariant):
 def test_the_check_fails_with_a_seeded_fault():
     result = check(model(steps=2, faults=1, kinds=("kill",), bugs=("publish_early",), cold=False))
     assert result.verdict.startswith("I3")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", SELFTEST, ids=lambda case: "-".join(filter(None, case[:3])))
+def test_the_check_finds_every_seeded_fault_and_every_missing_rule(case):
+    bugs, off, on, steps, faults, kinds, shared, invariant = case
+    rules = (set(RULES) - set(off.split(","))) | set(filter(None, on.split(",")))
+    seeded = model(
+        steps=steps,
+        faults=faults,
+        kinds=kinds.split(","),
+        shared=shared,
+        rules=rules,
+        bugs=set(filter(None, bugs.split(","))),
+        cold=False,
+    )
+    assert check(seeded, seconds=240).verdict.startswith(invariant)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("groups", "faults", "kinds"),
+    [(2, 2, ("kill", "pause", "crash")), (2, 2, ("kill", "error", "slow", "drain")), (3, 1, KINDS)],
+)
+def test_the_protocol_holds_within_wider_bounds(groups, faults, kinds):
+    result = check(model(groups=groups, steps=2, faults=faults, kinds=kinds), limit=400_000, seconds=240)
+    assert result.verdict == "PASS", result.trace

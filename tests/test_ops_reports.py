@@ -82,6 +82,14 @@ def test_work_that_does_not_need_the_dead_is_no_stall():
     assert found.stall_s == pytest.approx(0.08)
 
 
+def test_a_survivor_that_asks_late_waits_from_then():
+    told = story()
+    told["g0"] = [event for event in told["g0"] if event["event"] != "discard"]
+    told["g0"][-4]["seconds"] = 0.02  # its first quorum without the dead: until it asked it did work of its own
+    (found,) = recoveries(logs(**told))
+    assert found.stall_s == pytest.approx(0.02)
+
+
 def test_a_death_without_a_successor_has_no_recovery():
     told = story()
     told["g1"] = told["g1"][:3]

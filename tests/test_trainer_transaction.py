@@ -288,7 +288,7 @@ def _received(taken, clocks, tensors, on_first_byte) -> SimpleNamespace:
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(taken[name])
-    return SimpleNamespace(clocks=clocks, bytes=1, seconds=0.0, sources=("g0:0",))
+    return SimpleNamespace(clocks=clocks, bytes=1, seconds=0.0, sources=("g0:0",), differing={})
 
 
 @pytest.mark.parametrize("fellow", [False, True])

@@ -15,6 +15,7 @@ from configs.schema import Config
 from replica_groups.identity import Place
 from trainer.connection import Connection
 from trainer.failpoints import Failpoints
+from trainer.laps import Laps
 from trainer.metrics import GroupMetrics, serve
 
 
@@ -44,7 +45,7 @@ def set_failpoints(config: Config, place: Place, connection: Connection, run: Ru
     )
 
 
-def announce(place: Place, sink: EventSink, config: Config, connection: Connection) -> None:
+def announce(place: Place, sink: EventSink, config: Config, connection: Connection, laps: Laps) -> None:
     """The ``start`` event, with the pids of all ranks. Collective."""
     pids: list[Any] = [None] * place.world
     dist.all_gather_object(pids, (socket.gethostname(), os.getpid()))
@@ -56,4 +57,6 @@ def announce(place: Place, sink: EventSink, config: Config, connection: Connecti
         ranks=place.world,
         config_digest=config_digest(config),
         endpoint={"metrics": connection.endpoint},
+        began_t=laps.began_t,
+        parts_s=laps.seconds,
     )

@@ -38,6 +38,7 @@ from trainer.data.build import Data
 from trainer.data.build import build as build_data
 from trainer.disk import build_disk, cpu_group
 from trainer.failpoints import Failpoints
+from trainer.laps import Laps
 from trainer.models.registry import ModelSpec, get
 from trainer.optimizer import build_optimizer
 from trainer.parts import Parts
@@ -50,7 +51,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def build(
-    config: Config, place: Place, *, store: Store, connection: Connection, run: RunFolder
+    config: Config, place: Place, *, store: Store, connection: Connection, run: RunFolder, laps: Laps
 ) -> tuple[Parts, StateKeeper]:
     """Everything of one rank, rehearsed. Collective over the group."""
     phases = Phases()
@@ -61,11 +62,13 @@ def build(
     _init_group(place, store, device=device, timeout_s=connection.timeouts.first_step_limit_s)
     torch.use_deterministic_algorithms(config.debug.deterministic, warn_only=config.debug.deterministic_warn_only)
     mesh = build_mesh(device=device, data_parallel=shapes.shard_degree(config))
+    laps.done("process_groups")
     data = build_data(config, dp_rank=mesh.get_local_rank(), log=print)
     spec = get(config.model.name)
     model = _model(config, spec, data, mesh=mesh, device=device)
     optimizer = _optimizer(config, model)
     reducer = _reducer(config, place, model, failpoints)
+    laps.done("model")
     server = StateServer(
         host=connection.host,
         secret=secret_key(),
@@ -74,6 +77,7 @@ def build(
         failpoint=failpoints,
     )
     seat = _seat(config, place, connection, device=device, transfer=server.address, failpoints=failpoints)
+    laps.done("process_groups")
     compute = Compute(
         group=place.group,
         rank=place.rank,
@@ -101,8 +105,10 @@ def build(
         golden=golden(),
         limit_s=connection.timeouts.first_step_limit_s,
     )
+    laps.done("rehearse")
     state = _state(config, place, connection, spec, model, optimizer, server, phases, failpoints, sink, run)
-    announce(place, sink, config, connection)
+    laps.done("model")
+    announce(place, sink, config, connection, laps)
     parts = Parts(
         group=place.group,
         rank=place.rank,

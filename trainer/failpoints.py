@@ -74,7 +74,8 @@ def act(point: Failpoint, *, poison: Callable[[], None]) -> None:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: sent to the process, another thread may take it while this one runs on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case "hang":
             threading.Event().wait()
         case "delay":

@@ -24,6 +24,7 @@ from replica_groups.identity import Place, open_group_store
 from trainer.build import build
 from trainer.connection import connect
 from trainer.data.errors import DataError
+from trainer.laps import Laps
 from trainer.process import Leaver, leave_on_terminate, on_terminate, redirect_output
 from trainer.transaction import Transaction
 
@@ -32,9 +33,9 @@ _STORE_LIMIT_S = 300.0
 
 def run_rank(config: Config, place: Place) -> NoReturn:
     """Run this rank to its end; the process ends with an exit code of the contract."""
-    leaver = Leaver()
+    leaver, laps = Leaver(), Laps()
     try:
-        _run(config, place, leaver)
+        _run(config, place, leaver, laps)
     except ExitRequest as request:
         leaver.leave(request.code, request.reason)
     except BaseException as error:  # noqa: BLE001  the process's edge: whatever ends a rank gets a code and a trace
@@ -45,7 +46,7 @@ def run_rank(config: Config, place: Place) -> NoReturn:
     raise AssertionError("leave does not return")
 
 
-def _run(config: Config, place: Place, leaver: Leaver) -> None:
+def _run(config: Config, place: Place, leaver: Leaver, laps: Laps) -> None:
     leave_on_terminate(leaver)
     die_with_parent()
     use_interface(config.fault_tolerance.interface)
@@ -56,7 +57,8 @@ def _run(config: Config, place: Place, leaver: Leaver) -> None:
     connection = connect(config, place, store=store, run=run, leaver=leaver)
     on_terminate(connection.drain)
     redirect_output(run.rank_log(group=place.group, incarnation=connection.incarnation, rank=place.rank))
-    parts, state = build(config, place, store=store, connection=connection, run=run)
+    laps.done("join")
+    parts, state = build(config, place, store=store, connection=connection, run=run, laps=laps)
     transaction = Transaction(parts, state)
     while True:
         transaction.attempt()

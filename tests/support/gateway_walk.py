@@ -120,7 +120,7 @@ class Walk:
                 if new > old:
                     self.gateway.leave(f"g{g}", new - 1, life="", cause=DepartureCause.EXITED, reason=label)
             for g, (was, now) in enumerate(zip(before.groups, after.groups, strict=True)):
-                if now.phase == LEFT != was.phase:
+                if after.gw.up and now.phase == LEFT != was.phase:
                     self.gateway.leave(f"g{g}", was.inc, life="", cause=DepartureCause.LEFT, reason=label)
             for g, pending in enumerate(after.gw.pending):
                 if pending and (pending != before.gw.pending[g] or after.groups[g].inc != before.groups[g].inc):

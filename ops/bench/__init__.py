@@ -1,0 +1,1 @@
+"""Measured comparisons: Phalanx and what it is compared with, in one run of one command."""

@@ -1,0 +1,100 @@
+"""The benchmarks, small: real processes, and the keys that scripts rely on. Nothing is asserted about speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from configs.dump import to_toml
+from ops.bench.children import tree
+from tests.support.lighthouse import ROOT, wait_until
+
+LIMIT_S = 280
+
+
+def bench(*words):
+    """(what the command printed as JSON, its exit code)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ops", "bench", *words, "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def plausible(found, *, n):
+    assert found["n"] == n
+    assert 0 <= found["min"] <= found["median"] <= found["max"] < 60
+
+
+def test_many_groups_at_one_lighthouse():
+    found = bench("lighthouse", "--groups", "5", "--seconds", "2")
+    for key in ("quorum_s", "engine_quorum_s"):
+        assert 0 < found[key]["p50"] <= found[key]["p99"] < 10
+        assert found[key]["n"] == 5 * 4, "four windows of half a second begin one quorum each"
+    assert found["groups"] == 5
+    assert 0 <= found["cpu_share"] < 2
+    assert found["gateway_extra_s"]["n"] == 200
+    assert found["command"] == "phalanx bench lighthouse --groups 5 --seconds 2 --json"
+    assert found["machine"]["cores"] >= 1
+
+
+def test_a_benchmark_that_is_killed_leaves_nobody_behind(tmp_path):
+    command = [sys.executable, "-m", "ops", "bench", "lighthouse", "--groups", "2", "--seconds", "100"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # a SIGKILL leaves its folder behind
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=env)
+    try:
+        children = wait_until(lambda: len(found := tree(process.pid)[1:]) == 2 and found)
+        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(alive(pid) for pid in children))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def config(rig, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(to_toml(rig.config("bench", steps=10)))
+    return str(path)
+
+
+def test_a_kill_is_measured(config):
+    found = bench("recovery", "--kills", "1", "--only", "kills", "--config", config)
+    plausible(found["stall_s"], n=1)
+    plausible(found["replica_recovery_s"], n=1)
+    parts = found["recovery_parts_s"]
+    assert list(parts) == ["notice", "fork", "process_groups", "model", "rehearse", "heal", "first_share"]
+    assert min(parts.values()) >= 0
+    assert sum(parts.values()) == pytest.approx(found["replica_recovery_s"]["median"])
+    assert found["stock"] == {"stall_s": None, "replica_recovery_s": None, "step_s": None}
+
+
+@pytest.mark.long  # several cold starts
+def test_every_fault_is_measured_beside_stock_torchft(config):
+    found = bench("recovery", "--kills", "1", "--repeats", "1", "--config", config)
+    for spread in ("stall_s", "replica_recovery_s", "node_loss_stall_s", "cold_torchrun_recovery_s"):
+        plausible(found[spread], n=1)
+    plausible(found["hang_stall_s"], n=2)
+    assert found["confirmed_after_burial"] == 0
+    plausible(found["stock"]["stall_s"], n=1)
+    plausible(found["stock"]["replica_recovery_s"], n=1)
+    assert found["stall_ratio"] > 1
+    assert found["recovery_ratio"] > 1
