@@ -45,7 +45,7 @@ from trainer.parts import Parts
 from trainer.phases import Phase, Phases
 from trainer.schedule import Schedule
 from trainer.state import StateKeeper
-from trainer.voucher import compares_bits, golden_digest, vouch
+from trainer.voucher import rehearse
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -93,18 +93,7 @@ def build(
     )
     connection.vitals.standing = lambda: (seat.attempt, *phases.standing)
     phases.enter(Phase.REHEARSE)
-    with golden_digest(reducer, wanted=compares_bits(config, device)) as golden:
-        compute.rehearse(
-            rows=config.training.local_batch_size, seq_len=config.training.seq_len, vocabulary=data.store.vocab_size
-        )
-    vouch(
-        connection.control,
-        place.group,
-        connection.incarnation,
-        store=data.store.digest,
-        golden=golden(),
-        limit_s=connection.timeouts.first_step_limit_s,
-    )
+    rehearse(config, connection, data, compute, reducer, device=device)
     laps.done("rehearse")
     state = _state(config, place, connection, spec, model, optimizer, server, phases, failpoints, sink, run)
     laps.done("model")

@@ -13,6 +13,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,11 @@ from configs.schema import Config
 from configs.words import Exit, ExitRequest
 from lighthouse.client import Control
 from replica_groups.reduce import GradientReducer
+from trainer.compute import Compute
+from trainer.data.build import Data
+
+if TYPE_CHECKING:
+    from trainer.connection import Connection
 
 _RETRY_S = 0.1
 
@@ -50,6 +56,30 @@ def compares_bits(config: Config, device: torch.device) -> bool:
     """Whether groups must have computed equal bits; a GPU need not give the same ones twice unless it is asked to."""
     exact = config.fault_tolerance.reduction == "exact"
     return exact and (device.type == "cpu" or config.debug.deterministic)
+
+
+def rehearse(
+    config: Config,
+    connection: Connection,
+    data: Data,
+    compute: Compute,
+    reducer: GradientReducer,
+    *,
+    device: torch.device,
+) -> None:
+    """One forward and backward at the seed's weights, and what it shows of this group. Collective over the group."""
+    with golden_digest(reducer, wanted=compares_bits(config, device)) as golden:
+        compute.rehearse(
+            rows=config.training.local_batch_size, seq_len=config.training.seq_len, vocabulary=data.store.vocab_size
+        )
+    vouch(
+        connection.control,
+        connection.group,
+        connection.incarnation,
+        store=data.store.digest,
+        golden=golden(),
+        limit_s=connection.timeouts.first_step_limit_s,
+    )
 
 
 @contextmanager
