@@ -51,17 +51,32 @@ def digest(config: Config) -> str:
 
 def common_digest(config: Config) -> str:
     """sha256, hex, of what all groups of a run must have in common."""
-    found = _training(config)
-    found |= {key: value_of(config, key) for key in leaves() if key.partition(".")[0] in COMMON_SECTIONS}
-    found |= {key: value_of(config, key) for key in COMMON_KEYS}
-    del found["parallelism.data_parallel_shard_degree"]
-    return _hash(found | {"ranks_per_group": shapes.ranks_per_group(config), "shard": shapes.shard_degree(config)})
+    return _hash(_common(config))
 
 
 def differing(mine: Config, other: Config) -> list[str]:
     """The keys that make two configs' digests differ, for the message of a refusal."""
-    a, b = _training(mine), _training(other)
-    return sorted(key for key in a if a[key] != b[key])
+    return _different(_training(mine), _training(other))
+
+
+def common_differing(mine: Config, other: Config) -> list[str]:
+    """The keys in which two groups of one run may not differ, and do."""
+    return _different(_common(mine), _common(other))
+
+
+def _different(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    return sorted(key for key in {*a, *b} if a.get(key) != b.get(key))
+
+
+def _common(config: Config) -> dict[str, Any]:
+    found = _training(config)
+    found |= {key: value_of(config, key) for key in leaves() if key.partition(".")[0] in COMMON_SECTIONS}
+    found |= {key: value_of(config, key) for key in COMMON_KEYS}
+    resolved = {
+        "launch.ranks_per_group": shapes.ranks_per_group(config),
+        "parallelism.data_parallel_shard_degree": shapes.shard_degree(config),
+    }
+    return found | resolved
 
 
 def _training(config: Config) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 
 from configs.words import DepartureCause, Lineage
 
@@ -29,6 +30,22 @@ class Terms:
     """A heal that keeps others waiting for longer ends with the burial of the healer."""
     join_interval_s: float = 0.0
     """Joins are at least so far apart; those who ask together join together."""
+    exact: bool = False
+    """Gradients are summed exactly: groups whose bits could differ do not belong together."""
+    software: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Versions of the libraries that compute, by name."""
+    machine: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What else decides the bits of a gradient: instruction set or GPU, threads of a rank."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Voucher:
+    """What a group can show only once it has built everything; brought before it first asks for a quorum."""
+
+    store: str
+    """Digest of the token store."""
+    golden: str = ""
+    """Digest of the gradient of one fixed microbatch at the seed's weights; empty where bits are not compared."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

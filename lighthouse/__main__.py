@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from configs.lifetime import die_with_parent
 from configs.run_folder import write_atomically
+from configs.secret import read_secret
 from configs.tls import add_tls_options, tls_from
 from configs.words import Exit, ExitRequest
 from lighthouse.server import Lighthouse, Settings
@@ -28,20 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.die_with_parent:
         die_with_parent()
     try:
-        tls = tls_from(options)
-    except ExitRequest as request:
-        print(f"lighthouse: {request.reason}", file=sys.stderr)
-        return int(request.code)
-    settings = Settings(
-        tls=tls,
-        bind=options.bind,
-        http=options.http or None,
-        min_groups=options.min_groups,
-        state=options.state,
-        events=options.events,
-        secret=os.environ.get("PHALANX_SECRET", ""),
-    )
-    try:
+        settings = Settings(
+            tls=tls_from(options),
+            bind=options.bind,
+            http=options.http or None,
+            min_groups=options.min_groups,
+            state=options.state,
+            events=options.events,
+            secret=read_secret(),
+        )
         asyncio.run(_serve(settings, address_file=options.address_file))
     except ExitRequest as request:
         print(f"lighthouse: {request.reason}", file=sys.stderr)

@@ -16,7 +16,8 @@ from typing import Any
 
 import grpc
 
-from configs.protocol import Buried, Claim, Ended, Grant, Notice, Pulse, QuorumLost, Refused, Seated, Terms, Unreachable
+from configs.protocol import Claim, Grant, Notice, Pulse, Refused, Seated, Terms, Unreachable, Voucher
+from configs.secret import read_secret
 from configs.tls import Tls
 from configs.words import DepartureCause, Exit, ExitRequest, Lineage
 from lighthouse import messages
@@ -39,7 +40,7 @@ class Control:
     """One process's way to the lighthouse at ``url`` (``http://HOST:PORT``, ``https://`` where it speaks TLS)."""
 
     def __init__(self, url: str, *, secret: str | None = None, tls: Tls | None = None) -> None:
-        """``secret`` defaults to the environment's PHALANX_SECRET. Connects on the first call. Raises ExitRequest(2)
+        """``secret`` defaults to that of the environment. Connects on the first call. Raises ExitRequest(2)
         for a URL that does not go with ``tls``."""
         scheme, _, target = url.rpartition("://")
         if (scheme == "https") != (tls is not None):
@@ -47,7 +48,7 @@ class Control:
             raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse at {url} {need}")
         self._tls = tls
         self._target = target.rstrip("/")
-        secret = os.environ.get("PHALANX_SECRET", "") if secret is None else secret
+        secret = read_secret() if secret is None else secret
         self._metadata = ((SECRET_KEY, secret),) if secret else ()
         self._lock = threading.Lock()
         self._pid = 0
@@ -93,6 +94,15 @@ class Control:
         seated = messages.seated_from(reply.seated)
         self._see(seated.epoch)
         return seated
+
+    def vouch(self, group: str, incarnation: int, voucher: Voucher) -> None:
+        """Show what an incarnation has built, before it first asks. Vouching again is no harm.
+
+        Raises Refused with everything that differs from the other groups, Buried, Ended, Unreachable.
+        """
+        reply = self._call("Vouch", messages.voucher_to(group, incarnation, voucher))
+        self._see(reply.epoch)
+        messages.raise_denial(reply)
 
     def ask(self, claim: Claim) -> Grant:
         """Ask for the next quorum and wait for it, without a limit. The group's torchft quorum request and its Watch
@@ -225,14 +235,8 @@ class Control:
 
     def _granted(self, reply: pb.AskReply) -> Grant:
         self._see(reply.epoch)
-        answer = reply.WhichOneof("answer")
-        if answer == "grant":
-            return messages.grant_from(reply.grant)
-        if answer == "buried":
-            raise Buried(reply.buried.reason)
-        if answer == "ended":
-            raise Ended(messages.lineage_from(reply.ended))
-        raise (QuorumLost if reply.refused.quorum_lost else Refused)(reply.refused.reason)
+        messages.raise_denial(reply)
+        return messages.grant_from(reply.grant)
 
     def _see(self, epoch: int) -> None:
         """Two lighthouses: the older one must not be obeyed by anyone who has heard the younger."""

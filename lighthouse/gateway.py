@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Collection
 from types import ModuleType
 
-from configs.protocol import Claim, Dead, Grant, Notice, Pulse, Seated, Terms
+from configs.protocol import Claim, Dead, Grant, Notice, Pulse, Seated, Terms, Voucher
 from configs.run_folder import EventSink
 from configs.words import DepartureCause, Lineage
+from lighthouse.admission import Later, judge_join, judge_voucher
 from lighthouse.judging import Judge
 from lighthouse.managers import claim_of, stranger
 from lighthouse.members import Departures, Life
 from lighthouse.metrics import Metrics
 from lighthouse.protos import torchft_pb2
 from lighthouse.quorums import Quorums
-from lighthouse.state import Journal, Participant, Stored
+from lighthouse.state import Journal, Participant, Stored, Vouched
 from lighthouse.waiting import Buried, Denial, Ended, Refused, Stopping
 
-_GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_REFUSALS_TOLD = 1000
+"""More different ones are not a mistake, and the event log is not for them."""
 
 
 class Gateway:
@@ -74,6 +75,8 @@ class Gateway:
         self._journal = journal
         self._sink = sink
         self._clock = clock
+        self._opened = clock()
+        self._turned_away: set[str] = set()
         self._departures = Departures(self._tell_departure, wall)
         self._news = asyncio.Event()
         self._living: tuple[object, frozenset[Participant]] | None = None
@@ -123,15 +126,17 @@ class Gateway:
 
     # ---- joining and leaving ---------------------------------------------------------------------------------------
 
-    def join(self, terms: Terms, life: Life, *, config: str = "") -> Seated | Refused:
+    def join(self, terms: Terms, life: Life, *, config: str = "") -> Seated | Refused | Later:
         """Give ``life`` (whose incarnation is still open) the next number of its group and bury its predecessors.
 
         Joining again with the same token gives the same answer.
         """
         group, state = life.who.group, self.state
         newest = Participant(group, state.incarnations.get(group, 0))
-        refusal = self._refusal_to_join(terms, group)
+        settling = self._clock() < self._opened + terms.failure_detection_s
+        refusal = judge_join(terms, group, stored=state, living=self.living, settling=settling)
         if refusal is not None:
+            self._tell_refusal(life, refusal)
             return refusal
         if life.life and state.lives.get(group) == life.life:
             if state.buried(newest):
@@ -157,6 +162,17 @@ class Gateway:
         self._sink("join", group=group, incarnation=who.incarnation)
         self._publish()
         return Seated(incarnation=who.incarnation, epoch=state.epoch, ended=self.state.ended)
+
+    def vouch(self, who: Participant, voucher: Voucher) -> Denial | None:
+        """What an incarnation shows before it first asks; None when it belongs here."""
+        denial = self.denial(who) or judge_voucher(who, voucher, stored=self.state)
+        if denial is None:
+            brought = Vouched(who.incarnation, voucher.store, voucher.golden)
+            self._journal.commit(dataclasses.replace(self.state, vouched={**self.state.vouched, who.group: brought}))
+        elif isinstance(denial, Refused) and (life := self.lives.get(who)):
+            life.refused = denial.reason
+            self._tell_refusal(life, denial)
+        return denial
 
     def leave(self, group: str, incarnation: int | None, *, life: str, cause: DepartureCause, reason: str) -> None:
         """An incarnation is gone, by its own or its launcher's word. Unknown ones are passed over."""
@@ -262,7 +278,9 @@ class Gateway:
     async def ask(self, claim: Claim) -> Grant | Denial:
         """Wait for the next quorum."""
         who = Participant(claim.group, claim.incarnation)
-        self.heard(who)
+        life = self.heard(who)
+        if life is not None and life.refused:
+            return Refused(life.refused)
         return self.denial(who) or await self.quorums.ask(claim)
 
     async def seat(self, who: Participant, member: torchft_pb2.QuorumMember) -> torchft_pb2.Quorum | Denial:
@@ -283,18 +301,14 @@ class Gateway:
 
     # ---- private -----------------------------------------------------------------------------------------------------
 
-    def _refusal_to_join(self, terms: Terms, group: str) -> Refused | None:
-        """The terms are the run's, and the same for all that live."""
-        if not _GROUP_NAME.fullmatch(group):
-            return Refused(f"group name {group!r}: letters, digits, '_', '.' and '-' only")
-        stored, others = self.state.terms, sorted({who.group for who in self.living} - {group})
-        if stored is None or not others:
-            return None
-        for name in ("run", "config_digest", "steps"):
-            mine, theirs = getattr(terms, name), getattr(stored, name)
-            if mine != theirs:
-                return Refused(f"{name} is {mine!r}, but {', '.join(others)} trained here with {theirs!r}")
-        return None
+    def _tell_refusal(self, life: Life, refusal: Refused | Later) -> None:
+        """Once for each group and reason: who is refused may ask again for ever."""
+        text = f"{life.who.group}: {refusal.reason}"
+        if isinstance(refusal, Later) or text in self._turned_away or len(self._turned_away) >= _REFUSALS_TOLD:
+            return
+        self._turned_away.add(text)
+        number = life.who.incarnation or None
+        self._sink("refusal", group=life.who.group, incarnation=number, host=life.host, reason=refusal.reason)
 
     def _bury(self, who: Participant, cause: DepartureCause, reason: str, *, settled: bool = True) -> None:
         """Declare an incarnation lost, for ever: on disk first, then told to everybody."""
@@ -302,6 +316,9 @@ class Gateway:
             self._departures.refine(who, cause, reason)
             return
         self._journal.commit(self.state.bury(who))
+        life = self.lives.get(who)
+        if life is not None and life.refused and cause is DepartureCause.EXITED:
+            cause, reason = DepartureCause.REFUSED, life.refused
         dead = Dead(group=who.group, incarnation=who.incarnation, cause=cause, reason=reason)
         self._departures.note(dead, settled=settled)
         self.quorums.waiting.deny(who, Buried(reason))

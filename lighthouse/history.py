@@ -153,6 +153,8 @@ class History:
                 self._tell(t, "join", f"{group}.{incarnation} starts")
             case "departure":
                 self._take_departure(event, t)
+            case "refusal":
+                self._tell(t, "refusal", f"{event['group']} was not let in", str(event["reason"]))
             case "rollback":
                 self._tokens = self._paced_tokens = None
                 self._run_mark(t, "rollback", f"rolled back from {event['from']} to {event['to']}", event)

@@ -41,6 +41,8 @@ class Life:
     attempt: int = 0
     step: int = 0
     tokens: int = 0
+    refused: str = ""
+    """Why it does not belong here, where that showed only after it had been admitted."""
     pulse: Pulse | None = None
     pulse_at: float = 0.0
 

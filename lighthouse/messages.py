@@ -5,7 +5,23 @@ Called by the gateway's service and by the client. Nothing is decided here.
 
 from __future__ import annotations
 
-from configs.protocol import Claim, Dead, Grant, Kind, Member, Notice, Pulse, RankPulse, Seated, Terms
+from configs.protocol import (
+    Buried,
+    Claim,
+    Dead,
+    Ended,
+    Grant,
+    Kind,
+    Member,
+    Notice,
+    Pulse,
+    QuorumLost,
+    RankPulse,
+    Refused,
+    Seated,
+    Terms,
+    Voucher,
+)
 from configs.words import DepartureCause, Lineage
 from lighthouse.protos import phalanx_pb2 as pb
 
@@ -28,6 +44,9 @@ def terms_to(terms: Terms) -> pb.Terms:
         failure_detection_s=terms.failure_detection_s,
         first_step_limit_s=terms.first_step_limit_s,
         join_interval_s=terms.join_interval_s,
+        exact=terms.exact,
+        software=terms.software,
+        machine=terms.machine,
         heal_limit_s=terms.heal_limit_s,
         steps=terms.steps,
     )
@@ -43,9 +62,20 @@ def terms_from(message: pb.Terms) -> Terms:
         failure_detection_s=message.failure_detection_s,
         first_step_limit_s=message.first_step_limit_s,
         join_interval_s=message.join_interval_s,
+        exact=message.exact,
+        software=dict(message.software),
+        machine=dict(message.machine),
         heal_limit_s=message.heal_limit_s,
         steps=message.steps,
     )
+
+
+def voucher_to(group: str, incarnation: int, voucher: Voucher) -> pb.VouchRequest:
+    return pb.VouchRequest(group=group, incarnation=incarnation, store=voucher.store, golden=voucher.golden)
+
+
+def voucher_from(message: pb.VouchRequest) -> Voucher:
+    return Voucher(store=message.store, golden=message.golden)
 
 
 def seated_to(seated: Seated) -> pb.Seated:
@@ -161,6 +191,17 @@ def notice_from(message: pb.Notice) -> Notice:
         buried=message.buried if message.HasField("buried") else None,
         ended=lineage_from(message.ended) if message.HasField("ended") else None,
     )
+
+
+def raise_denial(reply: pb.AskReply | pb.VouchReply) -> None:
+    """Raises what an answer says other than yes: Buried, Ended, QuorumLost, Refused."""
+    match reply.WhichOneof("answer"):
+        case "buried":
+            raise Buried(reply.buried.reason)
+        case "ended":
+            raise Ended(lineage_from(reply.ended))
+        case "refused":
+            raise (QuorumLost if reply.refused.quorum_lost else Refused)(reply.refused.reason)
 
 
 def _maybe_lineage_to(lineage: Lineage | None) -> pb.Lineage | None:

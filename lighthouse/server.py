@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import ipaddress
 import json
-import socket
 from pathlib import Path
 
 import grpc
@@ -18,6 +16,7 @@ import grpc.aio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from configs.run_folder import read_events
+from configs.secret import OFF_LOOPBACK, is_loopback
 from configs.tls import Tls
 from configs.words import Exit, ExitRequest, Lineage
 from lighthouse import page
@@ -34,7 +33,7 @@ from lighthouse.status import status
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second lighthouse on the same port must fail, not share it
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", 4 << 20),  # whoever reaches the port may send; a group sends far less
 ]
 _LAST_WORDS_S = 1.0
 
@@ -148,16 +147,14 @@ def _check(settings: Settings) -> None:
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ExitRequest(Exit.BAD_CONFIG, f"{flag} {address}: expected HOST:PORT")
         if not _loopback(host.strip("[]")) and not settings.secret:
-            text = f"{flag} {address} is not a loopback address: set PHALANX_SECRET, the secret all groups share"
-            raise ExitRequest(Exit.BAD_CONFIG, text)
+            raise ExitRequest(Exit.BAD_CONFIG, f"{flag} {address} {OFF_LOOPBACK}")
 
 
 def _loopback(host: str) -> bool:
     try:
-        found = socket.getaddrinfo(host, None)
+        return is_loopback(host)
     except OSError as error:
         raise ExitRequest(Exit.BAD_CONFIG, f"host {host!r} cannot be resolved: {error.strerror}") from error
-    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
 
 
 def _bind(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:

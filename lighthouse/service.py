@@ -20,6 +20,7 @@ import grpc.aio
 from configs.protocol import Grant
 from configs.words import RUNNING_BITS, DepartureCause
 from lighthouse import messages
+from lighthouse.admission import Later
 from lighthouse.client import SECRET_KEY
 from lighthouse.gateway import Gateway
 from lighthouse.managers import answer_for, who_speaks
@@ -52,9 +53,24 @@ class ControlService(phalanx_pb2_grpc.ControlServicer):
             manager=request.manager,
         )
         answer = self._gateway.join(messages.terms_from(request.terms), life, config=request.config)
+        if isinstance(answer, Later):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, answer.reason)
+            raise AssertionError("abort raises")
         if isinstance(answer, Refused):
             return pb.JoinReply(refused=pb.Refusal(reason=answer.reason))
         return pb.JoinReply(seated=messages.seated_to(answer))
+
+    async def Vouch(self, request: pb.VouchRequest, context: _Context) -> pb.VouchReply:  # noqa: N802
+        who, voucher = Participant(request.group, request.incarnation), messages.voucher_from(request)
+        answer, epoch = self._gateway.vouch(who, voucher), self._gateway.state.epoch
+        match answer:
+            case Refused(reason=reason):
+                return pb.VouchReply(refused=pb.Refusal(reason=reason), epoch=epoch)
+            case Buried(reason=reason):
+                return pb.VouchReply(buried=pb.Refusal(reason=reason), epoch=epoch)
+            case Ended(lineage=lineage):
+                return pb.VouchReply(ended=messages.lineage_to(lineage), epoch=epoch)
+        return pb.VouchReply(epoch=epoch)
 
     async def Ask(self, request: pb.AskRequest, context: _Context) -> pb.AskReply:  # noqa: N802
         answer, epoch = await self._gateway.ask(messages.claim_from(request)), self._gateway.state.epoch

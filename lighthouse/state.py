@@ -32,6 +32,14 @@ class Participant(NamedTuple):
         return replica_id(self.group, self.incarnation)
 
 
+class Vouched(NamedTuple):
+    """What an incarnation vouched for, see configs.protocol.Voucher."""
+
+    incarnation: int
+    store: str
+    golden: str
+
+
 class Fence(NamedTuple):
     """A logged rollback to ``step`` at ``quorum_id``: whatever lies above the step and is older is invalid for ever."""
 
@@ -71,6 +79,8 @@ class Stored:
     managers: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """The newest incarnation of each group for which a torchft.Manager speaks, and nothing else."""
     terms: Terms | None = None
+    vouched: Mapping[str, Vouched] = dataclasses.field(default_factory=dict)
+    """What the newest incarnation of each group that vouched has brought."""
 
     def buried(self, who: Participant) -> bool:
         """Whether the incarnation is declared lost, for ever."""
@@ -162,7 +172,7 @@ def _line(changes: dict[str, Any]) -> bytes:
     return json.dumps(changes, separators=(",", ":")).encode() + b"\n"
 
 
-_MAPS = ("floors", "incarnations", "lives", "managers")
+_MAPS = ("floors", "incarnations", "lives", "managers", "vouched")
 
 
 def _changes(old: Stored, new: Stored) -> dict[str, Any]:
@@ -207,6 +217,7 @@ def _parse(raw: dict[str, Any]) -> Stored:
     fields["confirmed_by"] = tuple(fields.get("confirmed_by", ()))
     fields["known"] = tuple(Participant(*who) for who in fields.get("known", ()))
     fields["fences"] = tuple(Fence(*fence) for fence in fields.get("fences", ()))
+    fields["vouched"] = {group: Vouched(*brought) for group, brought in fields.get("vouched", {}).items()}
     fields["ended"] = Lineage(*fields["ended"]) if fields.get("ended") else None
     fields["terms"] = Terms(**fields["terms"]) if fields.get("terms") else None
     return _STORED.validate_python(vars(Stored(**fields)))  # Stored() refuses unknown names, pydantic wrong types

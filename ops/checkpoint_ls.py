@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 from pathlib import Path
 
 from configs.load import ConfigError, parse_text
 from configs.run_folder import RunFolder
+from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
 from ops.console import Console
 from ops.result import Result
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         raise ExitRequest(Exit.BAD_CONFIG, f"{options.run}: no such folder")
     folder = checkpoint_folder(options.run)
     try:
-        rows = list_checkpoints(folder, secret=secret())
+        rows = list_checkpoints(folder, secret=secret_key())
     except CheckpointError as error:
         raise ExitRequest(Exit.CHECKPOINT, str(error)) from error
 
@@ -50,9 +50,3 @@ def checkpoint_folder(run: Path) -> Path:
         return run / parse_text(config.read_text(), where=str(config)).checkpoint.folder
     except ConfigError as error:
         raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
-
-
-def secret() -> bytes | None:
-    """The key of keyed digests, where the environment has one."""
-    text = os.environ.get("PHALANX_SECRET")
-    return text.encode() if text else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
-from ops.checkpoint_ls import secret
 from ops.console import Console
 from ops.result import Result
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     if not options.step_folder.is_dir():
         raise ExitRequest(Exit.BAD_CONFIG, f"{options.step_folder}: no such folder")
     try:
-        size = to_torch(options.step_folder, options.out, secret=secret())
+        size = to_torch(options.step_folder, options.out, secret=secret_key())
     except OSError as error:
         raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
     except CheckpointError as error:

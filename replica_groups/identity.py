@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Mapping
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-
-_SIOCGIFADDR = 0x8915
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,16 +89,3 @@ def serve_seat_store(*, host: str, timeout_s: float) -> tuple[TCPStore, str]:
         use_libuv=True,
     )
     return store, f"{host}:{port}"
-
-
-def address_of(interface: str) -> str:
-    """IPv4 address of a network interface. Raises ValueError that names those there are."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-        except OSError as error:
-            known = ", ".join(name for _, name in socket.if_nameindex())
-            raise ValueError(
-                f"fault_tolerance.interface = {interface!r} has no IPv4 address ({error.strerror}); there are {known}"
-            ) from error
-    return socket.inet_ntoa(found[20:24])

@@ -2,7 +2,8 @@
 
 Every rank holds one socket to rank 0 for its whole life. The kernel closes it when the process dies, however it dies,
 so an end of file is a death notice within milliseconds. Rank 0 sends what the gateway tells it down the same sockets as
-JSON lines. A rank that ends by itself says ``leaving`` first, with its exit code and reason.
+JSON lines. A rank that ends by itself says ``leaving`` first, with its exit code and reason. Who
+is at the other end is settled by introduction.py.
 
 ``on_broken`` runs on the watching thread: it must end the process, for the main thread may be inside a collective with
 the rank that died.
@@ -11,6 +12,7 @@ the rank that died.
 from __future__ import annotations
 
 import json
+import queue
 import select
 import selectors
 import socket
@@ -21,13 +23,13 @@ from collections.abc import Callable
 from typing import Any
 
 from configs.tls import Tls
+from replica_groups.introduction import introduce, introduced
 
 Message = dict[str, Any]
 OnMessage = Callable[[int, Message], None]
 OnBroken = Callable[[str], None]
-_INTRODUCTION_S = 5.0
-_INTRODUCTION_BYTES = 64
 _SEND_LIMIT_S = 10.0
+_HANDSHAKE_S = 5.0
 _NOT_NOW = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
@@ -35,11 +37,19 @@ class Hub:
     """Rank 0's end of all lifelines."""
 
     def __init__(
-        self, *, host: str, world: int, on_message: OnMessage, on_broken: OnBroken, tls: Tls | None = None
+        self,
+        *,
+        host: str,
+        world: int,
+        on_message: OnMessage,
+        on_broken: OnBroken,
+        secret: str = "",
+        tls: Tls | None = None,
     ) -> None:
         self._listener = socket.create_server((host, 0), backlog=world)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._world = world
+        self._secret = secret
         self._on_message = on_message
         self._on_broken = on_broken
         self._tls = None if tls is None else tls.server()
@@ -47,15 +57,37 @@ class Hub:
 
     def start(self) -> None:
         """Accept every rank of the group, then watch them on a thread of its own. Blocks until all are here."""
+        met: queue.SimpleQueue[tuple[int | None, socket.socket]] = queue.SimpleQueue()
+        threading.Thread(target=self._accept, args=(met,), name="lifeline-door", daemon=True).start()
         while len(self._lines) < self._world - 1:
-            line, _ = self._listener.accept()
-            rank, line = _introduced(line, self._tls)
+            rank, line = met.get()
             if rank is None or not 0 < rank < self._world or rank in self._lines:
                 line.close()  # nobody of this group
                 continue
             self._lines[rank] = _Tie(line)
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         threading.Thread(target=self._watch, name="lifelines", daemon=True).start()
+
+    def _accept(self, met: queue.SimpleQueue[tuple[int | None, socket.socket]]) -> None:
+        """Meet everybody who comes, each on a thread of its own: a silent stranger must not hold up the ranks."""
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._meet, args=(line, met), name="lifeline-meeting", daemon=True).start()
+
+    def _meet(self, line: socket.socket, met: queue.SimpleQueue[tuple[int | None, socket.socket]]) -> None:
+        rank: int | None = None
+        try:
+            if self._tls is not None:
+                line.settimeout(_HANDSHAKE_S)
+                line = self._tls.wrap_socket(line, server_side=True)
+            rank = introduced(line, secret=self._secret)
+        except OSError:  # no certificate, or no TLS
+            pass
+        met.put((rank, line))
 
     def broadcast(self, message: Message) -> None:
         """Send to every rank. A rank that cannot be reached is seen by the watcher, not here."""
@@ -85,16 +117,24 @@ class Line:
     """Another rank's end."""
 
     def __init__(
-        self, *, address: str, rank: int, on_message: OnMessage, on_broken: OnBroken, tls: Tls | None = None
+        self,
+        *,
+        address: str,
+        rank: int,
+        on_message: OnMessage,
+        on_broken: OnBroken,
+        secret: str = "",
+        tls: Tls | None = None,
     ) -> None:
+        """Connects, and waits until rank 0 has let it in. Raises TurnedAway with the reason, OSError."""
         host, _, port = address.rpartition(":")
         line = socket.create_connection((host, int(port)))
         if tls is not None:
             line = tls.client().wrap_socket(line, server_hostname=host)
+        introduce(line, rank=rank, secret=secret)
         self._tie = _Tie(line)
         self._on_message = on_message
         self._on_broken = on_broken
-        self.send({"rank": rank})
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
@@ -165,22 +205,3 @@ def _wait(line: socket.socket, event: int, *, limit_s: float | None = None) -> N
     poll = select.poll()
     poll.register(line, event)
     poll.poll(None if limit_s is None else 1e3 * limit_s)
-
-
-def _introduced(line: socket.socket, tls: ssl.SSLContext | None) -> tuple[int | None, socket.socket]:
-    """(the rank at the other end, by its first line; the line to go on with). No rank for a stranger, who may be silent
-    or talk nonsense."""
-    line.settimeout(_INTRODUCTION_S)
-    data = b""
-    try:
-        if tls is not None:
-            line = tls.wrap_socket(line, server_side=True)
-        while not data.endswith(b"\n") and len(data) < _INTRODUCTION_BYTES:
-            byte = line.recv(1)
-            if not byte:
-                return None, line
-            data += byte
-        rank = json.loads(data)["rank"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None, line
-    return (rank if type(rank) is int else None), line

@@ -90,12 +90,19 @@ class GradientReducer:
         self._failpoint = failpoint
         self._poisoned = False
         self._in_backward = False
+        self.watch: Callable[[nn.Parameter, torch.Tensor], None] | None = None
+        """Shown every gradient shard of a backward outside an attempt, inside that backward."""
         for p in trainable:
             p.register_post_accumulate_grad_hook(self._take)
 
     def poison_next(self) -> None:
         """Injected fault: the next gradient becomes NaN."""
         self._poisoned = True
+
+    @property
+    def params(self) -> tuple[nn.Parameter, ...]:
+        """Those whose gradients are summed, in a fixed order."""
+        return tuple(self._bucket_of)
 
     @property
     def bucket_sizes(self) -> list[int]:
@@ -149,6 +156,8 @@ class GradientReducer:
     def _take(self, param: nn.Parameter) -> None:
         """Runs inside backward, after FSDP has set the sharded gradient."""
         if not self._collecting or param.grad is None:
+            if self.watch is not None and param.grad is not None:
+                self.watch(param, local(param.grad))
             param.grad = None
             return
         grad = local(param.grad)

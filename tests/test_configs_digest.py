@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from configs.digest import common_digest, differing, digest
+from configs.digest import common_differing, common_digest, differing, digest
 from configs.load import load, parse_text
 
 BASE = load("debug")
@@ -36,6 +36,7 @@ def test_what_changes_the_training_changes_the_digest(override):
     other = load("debug", [override])
     assert digest(other) != digest(BASE)
     assert len(differing(BASE, other)) == 1
+    assert len(common_differing(BASE, other)) == 1
     assert common_digest(other) != common_digest(BASE)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replica_groups.identity import Place, address_of, open_group_store, place_from_environment, serve_seat_store
+from configs.secret import address_of
+from replica_groups.identity import Place, open_group_store, place_from_environment, serve_seat_store
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import signal
 import socket
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from configs.words import Exit
+from replica_groups.introduction import TurnedAway
 from replica_groups.lifelines import Hub, Line
 from replica_groups.signals import Signals
 from trainer import connection
@@ -193,3 +196,63 @@ def test_strangers_are_turned_away_and_the_ranks_are_waited_for(said):
     threading.Thread(target=come).start()
     hub.start()
     assert list(hub._lines) == [1]
+
+
+def meet(*, theirs: str, mine: str) -> tuple[Hub, Line]:
+    """A hub with one secret and rank 1 with another."""
+    hub = Hub(host="127.0.0.1", world=2, **Heard().callbacks(), secret=theirs)
+    threading.Thread(target=hub.start, daemon=True).start()
+    return hub, Line(address=hub.address, rank=1, **Heard().callbacks(), secret=mine)
+
+
+def test_who_shares_the_secret_is_let_in():
+    hub, _ = meet(theirs="open sesame", mine="open sesame")
+    assert list(hub._lines) in ([1], [])  # it may not have looked yet; Line returned, so rank 0 has answered
+
+
+@pytest.mark.parametrize(("theirs", "mine"), [("a", "b"), ("a", ""), ("", "b")])
+def test_another_secret_is_told_and_refused(theirs, mine):
+    with pytest.raises(TurnedAway, match="another shared secret"):
+        meet(theirs=theirs, mine=mine)
+
+
+def test_what_was_overheard_serves_nobody():
+    """An introduction is bound to rank 0's nonce, and the secret is in none of it."""
+    hub = Hub(host="127.0.0.1", world=2, **Heard().callbacks(), secret="open sesame")
+    threading.Thread(target=hub.start, daemon=True).start()
+    heard: list[bytes] = []
+    host, _, port = hub.address.rpartition(":")
+    with socket.create_server(("127.0.0.1", 0)) as between:
+
+        def relay() -> None:
+            line, _ = between.accept()
+            with socket.create_connection((host, int(port))) as onward:
+                heard.append(onward.recv(4096))
+                line.sendall(heard[-1])
+                heard.append(line.recv(4096))  # kept, never handed on
+            line.close()
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        with pytest.raises(OSError):
+            Line(address=f"127.0.0.1:{between.getsockname()[1]}", rank=1, **Heard().callbacks(), secret="open sesame")
+        thread.join(LIMIT_S)
+    assert b"sesame" not in b"".join(heard)
+    with socket.create_connection((host, int(port))) as replay:
+        assert json.loads(replay.recv(4096))["nonce"] != json.loads(heard[0])["nonce"]
+        replay.sendall(heard[1])
+        assert b"another shared secret" in replay.recv(4096)
+        assert replay.recv(4096) == b""
+    assert hub._lines == {}
+
+
+def test_silent_strangers_do_not_hold_up_the_ranks():
+    hub = Hub(host="127.0.0.1", world=2, **Heard().callbacks())
+    host, _, port = hub.address.rpartition(":")
+    strangers = [socket.create_connection((host, int(port))) for _ in range(2)]
+    began = time.monotonic()
+    made = lines(hub, {1: Heard().callbacks()})
+    assert time.monotonic() - began < 4.0, "one introduction may take 5 s"
+    assert list(hub._lines) == list(made)
+    for stranger in strangers:
+        stranger.close()

@@ -112,6 +112,14 @@ def test_a_cause_that_is_known_late_leaves_the_successors_lane():
     ]  # fmt: skip
 
 
+def test_a_refusal_is_told_and_leaves_the_lane_of_its_name_alone():
+    """A second job's g1 was turned away: the run's g1 trains on."""
+    lanes = taken(*KILL[:4]).whole()["moves"]
+    history = taken(*KILL[:4], {"t": 4, "event": "refusal", "group": "g1", "incarnation": None, "reason": "run is 'b'"})
+    assert history.whole()["moves"] == lanes
+    assert history.whole()["told"][-1][2:] == ["refusal", "g1 was not let in", "run is 'b'"]
+
+
 def test_a_restart_of_the_lighthouse_is_a_gap_in_every_lane():
     restart = {"t": 20, "event": "lighthouse", "epoch": 6}
     history = taken(*KILL, departure(8, "g1", 2), restart)

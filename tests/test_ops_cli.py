@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from configs.load import load
@@ -182,3 +184,30 @@ def test_a_reserved_stdout_is_out_of_reach_of_everything_else(capfd):
     captured = capfd.readouterr()
     assert captured.out == "{}\nafterwards\n"
     assert {"a library", "C code", "a child"} <= set(captured.err.splitlines())
+
+
+def off_loopback() -> str | None:
+    """An interface of this machine that others may reach."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.family == socket.AF_INET and not a.address.startswith("127.") for a in addresses):
+            return name
+    return None
+
+
+@pytest.mark.parametrize("command", ["launch", "group"])
+def test_an_interface_off_loopback_needs_a_secret_before_anything_starts(capfd, tmp_path, monkeypatch, command):
+    name = off_loopback()
+    if name is None:
+        pytest.skip("no interface but loopback")
+    monkeypatch.delenv("PHALANX_SECRET", raising=False)
+    monkeypatch.setenv("PHALANX_LIGHTHOUSE", "http://127.0.0.1:1")
+    keys = ["--job.dump_folder", str(tmp_path / "run"), "--fault_tolerance.interface", name]
+    code, _, err = call(capfd, command, "debug", *keys)
+    assert code == 2
+    assert f"fault_tolerance.interface = {name!r}" in err
+    assert err.count("is not a loopback address: set PHALANX_SECRET") == 1
+    monkeypatch.setenv("PHALANX_SECRET_FILE", str(tmp_path / "none"))
+    code, _, err = call(capfd, command, "debug", *keys[:2])
+    assert code == 2
+    assert str(tmp_path / "none") in err
+    assert not (tmp_path / "run").exists()

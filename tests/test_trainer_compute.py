@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.stand_ins import SHAPE
-from tests.support.training import bits, rig, world_of_one
+from tests.support.training import WORDS, bits, rig, world_of_one
 from trainer.compute import LOSS_BITS, loss_limit, random_seed
 
 
@@ -59,7 +59,7 @@ def test_share_leaves_the_generator_as_it_was():
 def test_rehearsal_moves_nothing():
     made = rig()
     before, random = bits(made.state.tensors), torch.get_rng_state()
-    made.parts.compute.rehearse(rows=SHAPE.samples, seq_len=SHAPE.seq_len)
+    made.parts.compute.rehearse(rows=SHAPE.samples, seq_len=SHAPE.seq_len, vocabulary=WORDS)
     assert bits(made.state.tensors) == before
     assert torch.equal(torch.get_rng_state(), random)
     assert all(p.grad is None for p in made.parts.params)

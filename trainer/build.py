@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import os
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from configs import shapes
 from configs.digest import digest as config_digest
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
+from configs.secret import secret_key
 from configs.words import Lineage
 from replica_groups.identity import Place, serve_seat_store
 from replica_groups.mesh import backend_for, build_mesh, device_of, shard
@@ -45,6 +45,7 @@ from trainer.parts import Parts
 from trainer.phases import Phase, Phases
 from trainer.schedule import Schedule
 from trainer.state import StateKeeper
+from trainer.voucher import rehearse
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -70,7 +71,7 @@ def build(
     laps.done("model")
     server = StateServer(
         host=connection.host,
-        secret=_secret(),
+        secret=secret_key(),
         tls=connection.tls,
         rate_limit=config.fault_tolerance.transfer_rate_limit,
         failpoint=failpoints,
@@ -92,7 +93,7 @@ def build(
     )
     connection.vitals.standing = lambda: (seat.attempt, *phases.standing)
     phases.enter(Phase.REHEARSE)
-    compute.rehearse(rows=config.training.local_batch_size, seq_len=config.training.seq_len)
+    rehearse(config, connection, data, compute, reducer, device=device)
     laps.done("rehearse")
     state = _state(config, place, connection, spec, model, optimizer, server, phases, failpoints, sink, run)
     laps.done("model")
@@ -228,14 +229,14 @@ def _state(
             run=run,
             incarnation=connection.incarnation,
             config_digest=digest,
-            secret=_secret(),
+            secret=secret_key(),
             sink=sink,
             failpoint=failpoints,
         ),
         server=server,
         fetch=functools.partial(
             fetch,
-            secret=_secret(),
+            secret=secret_key(),
             tls=connection.tls,
             stall_s=connection.timeouts.transfer_stall_s,
             failpoint=failpoints,
@@ -330,8 +331,3 @@ def _schedule(config: Config) -> Schedule:
 def _report_end(connection: Connection, lineage: Lineage) -> None:
     if connection.control is not None:
         connection.control.report(connection.group, connection.incarnation, ended=lineage)
-
-
-def _secret() -> bytes | None:
-    text = os.environ.get("PHALANX_SECRET", "")
-    return text.encode() or None

@@ -109,10 +109,16 @@ class Compute:
         self._at_microbatch(None)
         self._reducer.post_rest()
 
-    def rehearse(self, *, rows: int, seq_len: int) -> None:
-        """One forward and backward on a dummy batch: compiles, connects, allocates, finds errors. Moves nothing."""
-        tokens = torch.zeros(rows, seq_len, dtype=torch.int64, device=self._device)
+    def rehearse(self, *, rows: int, seq_len: int, vocabulary: int) -> None:
+        """One forward and backward on a dummy batch: compiles, connects, allocates, finds errors. Moves nothing.
+
+        The batch is a function of (seed, rank), so whoever watches the gradient sees the same in every group.
+        """
+        seed = random_seed(self._seed, 0, -1, self._rank)
+        drawn = torch.randint(vocabulary, (rows, seq_len), generator=torch.Generator().manual_seed(seed))
+        tokens = drawn.to(self._device)
         with _own_randomness(self._device):
+            torch.manual_seed(seed)
             (token_loss(self._model(tokens), tokens) / tokens.numel()).backward()
         self._model.zero_grad(set_to_none=True)
 

@@ -16,24 +16,29 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store
 
-from configs.digest import common_digest
+from configs.digest import common_differing, common_digest
 from configs.dump import to_toml
+from configs.load import ConfigError, parse_text
 from configs.protocol import Notice, Refused, Seated, Terms, Unreachable, replica_id
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
+from configs.secret import guarded_address, read_secret
 from configs.timeouts import Timeouts, derive
 from configs.tls import Tls, tls_of
 from configs.words import DepartureCause, Exit, ExitRequest
 from lighthouse.client import Control
 from lighthouse.relay import Relay
 from replica_groups.channel import Beside
-from replica_groups.identity import Place, address_of
+from replica_groups.identity import Place
+from replica_groups.introduction import TurnedAway
 from replica_groups.lifelines import Hub, Line, Message
+from replica_groups.mesh import device_of
 from replica_groups.seat import GRANT, NOTICE
 from replica_groups.signals import Signals
 from replica_groups.vitals import Vitals
 from trainer.own_lighthouse import start_lighthouse
 from trainer.process import Leaver
+from trainer.voucher import machine, software
 
 _OWN_END = {Exit.DONE, Exit.DRAINED}
 _RETRY_S = 0.1
@@ -81,22 +86,23 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
 
     Raises Refused with the gateway's reason, ExitRequest when no lighthouse answers.
     """
-    try:
-        host = address_of(config.fault_tolerance.interface)
-    except ValueError as error:
-        raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+    host, secret = guarded_address(config.fault_tolerance.interface), read_secret()
     timeouts, tls = derive(config), tls_of(config)
     signals = Signals()
     on_broken = _on_broken(leaver)
     if place.rank:
         birth = json.loads(store.get("birth"))
-        line = Line(
-            address=birth["lifeline"],
-            rank=place.rank,
-            on_message=lambda _, message: _hear(message, signals, leaver),
-            on_broken=on_broken,
-            tls=tls,
-        )
+        try:
+            line = Line(
+                address=birth["lifeline"],
+                rank=place.rank,
+                on_message=lambda _, message: _hear(message, signals, leaver),
+                on_broken=on_broken,
+                secret=secret,
+                tls=tls,
+            )
+        except TurnedAway as refusal:
+            raise ExitRequest(Exit.BAD_CONFIG, str(refusal)) from refusal
         line.start()
         connection = _connection(place, birth, host, timeouts, signals, run, tls)
         connection.line = line
@@ -105,7 +111,7 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
         return connection
 
     url = place.lighthouse or start_lighthouse(config, run, tls=tls)
-    control = Control(url, tls=tls)
+    control = Control(url, secret=secret, tls=tls)
     seated = _join(control, config, place, timeouts)
     vitals = Vitals(world=place.world)
     hub = Hub(
@@ -113,6 +119,7 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
         world=place.world,
         on_message=lambda rank, message: _hear_fellow(rank, message, vitals, leaver),
         on_broken=on_broken,
+        secret=secret,
         tls=tls,
     )
     birth = {"incarnation": seated.incarnation, "lifeline": hub.address, "lighthouse": url}
@@ -170,6 +177,9 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
         first_step_limit_s=timeouts.first_step_limit_s,
         heal_limit_s=timeouts.heal_limit_s,
         join_interval_s=config.fault_tolerance.join_interval_s,
+        exact=config.fault_tolerance.reduction == "exact",
+        software=software(),
+        machine=machine(device_of(place.local_rank)),
     )
     deadline = time.monotonic() + timeouts.first_step_limit_s
     told = False
@@ -184,7 +194,8 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
                 config=to_toml(config),
             )
         except Refused as refusal:  # another run, config or secret: starting again would not help
-            raise ExitRequest(Exit.BAD_CONFIG, f"the lighthouse refuses {place.group}: {refusal}") from refusal
+            text = f"the lighthouse refuses {place.group}: {refusal}{_which_keys(control, config, refusal)}"
+            raise ExitRequest(Exit.BAD_CONFIG, text) from refusal
         except Unreachable as error:
             if not told:
                 print(f"waiting for the lighthouse at {place.lighthouse}: {error}")
@@ -192,6 +203,17 @@ def _join(control: Control, config: Config, place: Place, timeouts: Timeouts) ->
             if time.monotonic() > deadline:
                 raise ExitRequest(Exit.QUORUM_LOST, f"no lighthouse at {place.lighthouse}: {error}") from error
             time.sleep(_RETRY_S)
+
+
+def _which_keys(control: Control, config: Config, refusal: Refused) -> str:
+    """The keys behind a config digest that differs; nothing where the lighthouse cannot tell."""
+    if "config_digest" not in str(refusal):
+        return ""
+    try:
+        keys = common_differing(config, parse_text(control.config(), where="the run's config"))
+    except (ConfigError, Refused, Unreachable):
+        return ""
+    return f"; keys that differ: {', '.join(keys)}" if keys else ""
 
 
 def _on_notice(connection: Connection, leaver: Leaver) -> Callable[[Notice], None]:

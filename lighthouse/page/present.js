@@ -5,7 +5,7 @@ import { clock, natural, rate } from "./model.js";
 const EVENTS = 100;
 const GLYPHS = {
   departure: "✕", left: "→", discard: "◇", heal: "◐", back: "●", join: "○", quorum: "=", drain: "→",
-  rollback: "↺", end: "■", lighthouse: "▲",
+  rollback: "↺", end: "■", lighthouse: "▲", refusal: "⊘",
 };
 const WORDS = { training: "training", healing: "healing", starting: "starting", gone: "gone", unseen: "not seen", done: "done" };
 

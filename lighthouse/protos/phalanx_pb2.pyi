@@ -15,7 +15,21 @@ class Lineage(_message.Message):
     def __init__(self, step: _Optional[int] = ..., quorum_id: _Optional[int] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s", "join_interval_s", "heal_limit_s")
+    __slots__ = ("run", "config_digest", "groups", "min_groups", "start_wait_s", "failure_detection_s", "steps", "first_step_limit_s", "join_interval_s", "exact", "software", "machine", "heal_limit_s")
+    class SoftwareEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class MachineEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     RUN_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +39,9 @@ class Terms(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     JOIN_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     HEAL_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     config_digest: str
@@ -35,8 +52,11 @@ class Terms(_message.Message):
     steps: int
     first_step_limit_s: float
     join_interval_s: float
+    exact: bool
+    software: _containers.ScalarMap[str, str]
+    machine: _containers.ScalarMap[str, str]
     heal_limit_s: float
-    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ..., heal_limit_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., config_digest: _Optional[str] = ..., groups: _Optional[int] = ..., min_groups: _Optional[int] = ..., start_wait_s: _Optional[float] = ..., failure_detection_s: _Optional[float] = ..., steps: _Optional[int] = ..., first_step_limit_s: _Optional[float] = ..., join_interval_s: _Optional[float] = ..., exact: _Optional[bool] = ..., software: _Optional[_Mapping[str, str]] = ..., machine: _Optional[_Mapping[str, str]] = ..., heal_limit_s: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("terms", "group", "life", "pid", "ranks", "host", "config", "manager")
@@ -83,6 +103,30 @@ class Seated(_message.Message):
     epoch: int
     ended: Lineage
     def __init__(self, incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
+
+class VouchRequest(_message.Message):
+    __slots__ = ("group", "incarnation", "store", "golden")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    GOLDEN_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    store: str
+    golden: str
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., store: _Optional[str] = ..., golden: _Optional[str] = ...) -> None: ...
+
+class VouchReply(_message.Message):
+    __slots__ = ("refused", "buried", "ended", "epoch")
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    BURIED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    refused: Refusal
+    buried: Refusal
+    ended: Lineage
+    epoch: int
+    def __init__(self, refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class AskRequest(_message.Message):
     __slots__ = ("group", "incarnation", "lineage", "void", "drain", "finished", "fresh", "disk", "transfer")

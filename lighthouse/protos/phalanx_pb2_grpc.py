@@ -39,6 +39,11 @@ class ControlStub:
                 request_serializer=lighthouse_dot_protos_dot_phalanx__pb2.JoinRequest.SerializeToString,
                 response_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.JoinReply.FromString,
                 _registered_method=True)
+        self.Vouch = channel.unary_unary(
+                '/phalanx.Control/Vouch',
+                request_serializer=lighthouse_dot_protos_dot_phalanx__pb2.VouchRequest.SerializeToString,
+                response_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.VouchReply.FromString,
+                _registered_method=True)
         self.Ask = channel.unary_unary(
                 '/phalanx.Control/Ask',
                 request_serializer=lighthouse_dot_protos_dot_phalanx__pb2.AskRequest.SerializeToString,
@@ -80,6 +85,12 @@ class ControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Vouch(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,6 +145,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Join,
                     request_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.JoinRequest.FromString,
                     response_serializer=lighthouse_dot_protos_dot_phalanx__pb2.JoinReply.SerializeToString,
+            ),
+            'Vouch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Vouch,
+                    request_deserializer=lighthouse_dot_protos_dot_phalanx__pb2.VouchRequest.FromString,
+                    response_serializer=lighthouse_dot_protos_dot_phalanx__pb2.VouchReply.SerializeToString,
             ),
             'Ask': grpc.unary_unary_rpc_method_handler(
                     servicer.Ask,
@@ -198,6 +214,33 @@ class Control:
             '/phalanx.Control/Join',
             lighthouse_dot_protos_dot_phalanx__pb2.JoinRequest.SerializeToString,
             lighthouse_dot_protos_dot_phalanx__pb2.JoinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Vouch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/phalanx.Control/Vouch',
+            lighthouse_dot_protos_dot_phalanx__pb2.VouchRequest.SerializeToString,
+            lighthouse_dot_protos_dot_phalanx__pb2.VouchReply.FromString,
             options,
             channel_credentials,
             insecure,

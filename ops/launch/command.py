@@ -12,6 +12,7 @@ from configs.load import classify, examine, load
 from configs.names import shipped
 from configs.run_folder import RunFolder
 from configs.schema import Config
+from configs.secret import guarded_address
 from configs.shapes import efficiency, global_batch, microbatch_samples, microbatches, ranks_per_group
 from configs.timeouts import derive
 from configs.words import Exit, ExitRequest
@@ -59,6 +60,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
 
 
 def _launch(config: Config, options: argparse.Namespace, console: Console) -> Result:
+    guarded_address(config.fault_tolerance.interface)  # before anything starts: one error, not one of each rank
     config, root = _at_home(config)
     groups = (options.group,) if options.group else tuple(f"g{i}" for i in range(config.launch.groups))
     orders = Orders(

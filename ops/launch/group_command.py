@@ -14,6 +14,7 @@ from pathlib import Path
 from configs.load import load
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
+from configs.secret import guarded_address
 from configs.shapes import ranks_per_group
 from configs.tls import tls_of
 from configs.words import Exit, ExitRequest
@@ -67,6 +68,7 @@ def run_group(
     prepare: Prepare = prepare_store,
 ) -> Result:
     """Run this node's ranks until the group ends. ``function`` and ``prepare`` are what the children do."""
+    guarded_address(config.fault_tolerance.interface)
     layout = layout_of(config, options)
     folder = RunFolder(Path(config.job.dump_folder).expanduser())
     warm, requests = Warm(threads=config.launch.threads_per_rank), Requests()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from configs.run_folder import Event, EventLog, RunFolder
+from configs.schema import Config
 from lighthouse.client import Control
 from ops.launch.group import GroupEnd, GroupSupervisor, Surroundings
 from ops.launch.policy import Policy
@@ -93,9 +94,15 @@ class Field:
         self.lighthouse.kill()
         self.lighthouse.communicate()
 
-    def start(self, *groups: str, points: Sequence[str] = (), function: RankFunction = run_trainer) -> None:
-        """A life of each group, with failpoints of its own."""
-        config = self._config(chaos__failpoints=points) if points else self.config
+    def start(
+        self,
+        *groups: str,
+        points: Sequence[str] = (),
+        function: RankFunction = run_trainer,
+        config: Config | None = None,
+    ) -> None:
+        """A life of each group, with failpoints of its own, or a config of its own."""
+        config = config or (self._config(chaos__failpoints=points) if points else self.config)
         for layout in layouts_of(config, groups):
             around = Surroundings(
                 folder=self.folder,
