@@ -1,9 +1,10 @@
 """When may a newcomer be seated? At once, unless joins are spaced, or its group's last heal failed.
 
 A join costs those who train the part of its heal that their computing does not hide; a heal that fails costs them the
-attempt. So newcomers can be let in at intervals, all that ask together at once, and a group whose healing incarnations
-die is held back twice as long each time. ``Joins`` is what the gateway remembers of it, in memory only: a restarted
-lighthouse holds nobody back. ``held_back`` is the rule, pure; decide.py applies it.
+attempt. So newcomers can be let in at intervals, all that ask together at once; and a group whose heal failed is held
+back for as long as that attempt lasted, twice as long each time it happens again: one that was killed in passing is
+back at once, one that stalls the others stalls them less and less. ``Joins`` is what the gateway remembers of it, in memory
+only: a restarted lighthouse holds nobody back. ``held_back`` is the rule, pure; decide.py applies it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from lighthouse.state import Participant
 
-LONGEST_HOLD_S = 60.0
+LONGEST_HOLD_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class Joins:
 
     def __init__(self) -> None:
         self._last: float | None = None
+        self._granted = 0.0
         self._healing: frozenset[Participant] = frozenset()
         self._failed: dict[str, int] = {}
         self._until: dict[str, float] = {}
@@ -73,11 +75,12 @@ class Joins:
             if who.group in up_to_date:  # whether it was healed or never behind
                 self._failed.pop(who.group, None)
                 self._until.pop(who.group, None)
+        self._granted = now
         self._healing = frozenset(who for who in members if who.group not in up_to_date)
 
-    def lost(self, who: Participant, *, detection_s: float, now: float) -> None:
+    def lost(self, who: Participant, *, now: float) -> None:
         """An incarnation was buried. One that was healing is held against its group."""
         if who in self._healing:
             self._healing -= {who}
             failed = self._failed[who.group] = self._failed.get(who.group, 0) + 1
-            self._until[who.group] = now + min(detection_s * 2 ** min(failed - 1, 16), LONGEST_HOLD_S)
+            self._until[who.group] = now + min((now - self._granted) * 2 ** min(failed - 1, 16), LONGEST_HOLD_S)

@@ -89,8 +89,7 @@ class Quorums:
         """An incarnation was buried."""
         if who in self._state.known:
             self._lost = self._clock()
-        if self._state.terms is not None:
-            self.joins.lost(who, detection_s=self._state.terms.failure_detection_s, now=self._clock())
+        self.joins.lost(who, now=self._clock())
         self.wake()
 
     def seconds_waited(self) -> float:

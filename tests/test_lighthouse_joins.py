@@ -84,25 +84,28 @@ def test_the_interval_counts_from_the_last_join_and_a_first_quorum_is_none():
     assert joins.hold(interval_s=5.0).release("g3") == 7.0
 
 
-def test_a_heal_that_fails_holds_its_group_twice_as_long_each_time_until_one_succeeds():
+def failed_heal(joins, incarnation, *, seconds, now):
+    """g2 was seated to heal and died ``seconds`` later, at ``now``."""
+    who = Participant("g2", incarnation)
+    grant(joins, G0, G1, who, healing=(who,), now=now - seconds)
+    joins.lost(who, now=now)
+
+
+def test_a_heal_that_fails_holds_its_group_for_what_it_cost_and_twice_as_long_each_time_until_one_succeeds():
     joins = Joins()
-    for count, wait in enumerate([2.0, 4.0, 8.0], start=1):
-        who = Participant("g2", count)
-        grant(joins, G0, G1, who, healing=(who,), now=100.0 * count)
-        joins.lost(who, detection_s=2.0, now=100.0 * count)
+    for count, wait in enumerate([3.0, 6.0, 12.0], start=1):
+        failed_heal(joins, count, seconds=3.0, now=100.0 * count)
         assert joins.hold(interval_s=0.0).release("g2") == 100.0 * count + wait
-    assert joins.hold(interval_s=0.0).release("g3") <= 100.0 * count
+    assert joins.hold(interval_s=0.0).release("g3") <= 300.0
     healed = Participant("g2", 4)
     grant(joins, G0, G1, healed, now=500.0)
     assert joins.hold(interval_s=0.0).release("g2") <= 500.0
-    joins.lost(healed, detection_s=2.0, now=501.0)
+    joins.lost(healed, now=501.0)
     assert joins.hold(interval_s=0.0).release("g2") <= 501.0, "it was not healing"
 
 
 def test_a_hold_has_a_limit():
     joins = Joins()
     for count in range(1, 40):
-        who = Participant("g2", count)
-        grant(joins, G0, who, healing=(who,), now=0.0)
-        joins.lost(who, detection_s=2.0, now=0.0)
-    assert joins.hold(interval_s=0.0).release("g2") == LONGEST_HOLD_S
+        failed_heal(joins, count, seconds=1.0, now=50.0)
+    assert joins.hold(interval_s=0.0).release("g2") == 50.0 + LONGEST_HOLD_S
