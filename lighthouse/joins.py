@@ -3,8 +3,8 @@
 A join costs those who train the part of its heal that their computing does not hide; a heal that fails costs them the
 attempt. So newcomers can be let in at intervals, all that ask together at once; and a group whose heal failed is held
 back for as long as that attempt lasted, twice as long each time it happens again: one that was killed in passing is
-back at once, one that stalls the others stalls them less and less. ``Joins`` is what the gateway remembers of it, in memory
-only: a restarted lighthouse holds nobody back. ``held_back`` is the rule, pure; decide.py applies it.
+back at once, one that stalls the others stalls them less and less. ``Joins`` is what the gateway remembers of it, in
+memory only: a restarted lighthouse holds nobody back. ``held_back`` is the rule, pure; decide.py applies it.
 """
 
 from __future__ import annotations
