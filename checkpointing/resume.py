@@ -134,8 +134,9 @@ def offers(
     others = [found for found in survey.found if found.manifest.clocks.config_digest != config_digest]
     if others and not fork:
         raise CheckpointError(
-            f"{others[0].path} was made by another model, data or optimizer config; use another job.dump_folder, undo "
-            "the change, or set checkpoint.fork to go on from it on purpose"
+            f"{others[0].path} was made by another model, data or optimizer config, or of other tokens "
+            "under the same path; use another job.dump_folder, undo the change, or set checkpoint.fork to go on "
+            "from it on purpose"
         )
     newest = survey.found[0]
     if load_step < 0:

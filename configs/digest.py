@@ -49,6 +49,12 @@ def digest(config: Config) -> str:
     return _hash(_training(config))
 
 
+def state_digest_of(config: Config, *, data: str) -> str:
+    """sha256, hex, of what a state belongs to: the training, and the very tokens (``data``, the store's digest), for a
+    path can hold other texts tomorrow."""
+    return _hash({"training": digest(config), "data": data})
+
+
 def common_digest(config: Config) -> str:
     """sha256, hex, of what all groups of a run must have in common."""
     return _hash(_common(config))

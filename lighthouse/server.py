@@ -86,7 +86,8 @@ class Lighthouse:
             announced=_announced(settings.events),
         )
         self._chronicle.start(self.gateway)
-        checks = [SecretCheck(settings.secret)] if settings.secret else []
+        tls = settings.tls is not None
+        checks = [SecretCheck(settings.secret, everything=tls)] if settings.secret else []
         self._server = grpc.aio.server(interceptors=checks, options=_OPTIONS)
         phalanx_pb2_grpc.add_ControlServicer_to_server(ControlService(self.gateway), self._server)
         torchft_pb2_grpc.add_LighthouseServiceServicer_to_server(TorchftService(self.gateway), self._server)

@@ -182,10 +182,12 @@ class TorchftService(torchft_pb2_grpc.LighthouseServiceServicer):
 
 
 class SecretCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped base
-    """Lets nobody call phalanx.Control without the shared secret."""
+    """Lets nobody call phalanx.Control without the shared secret; nor torchft's service where ``everything`` is
+    guarded: with TLS its callers are relays of ours, which have the secret."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, *, everything: bool = False) -> None:
         self._secret = secret.encode()
+        self._guarded = "/" if everything else "/phalanx."
         self._refuse = grpc.unary_unary_rpc_method_handler(_unauthenticated)
 
     async def intercept_service(
@@ -193,7 +195,7 @@ class SecretCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped 
         continuation: Callable[[Any], Awaitable[Any]],
         handler_call_details: Any,
     ) -> Any:
-        if handler_call_details.method.startswith("/phalanx."):
+        if handler_call_details.method.startswith(self._guarded):
             given = dict(handler_call_details.invocation_metadata).get(SECRET_KEY, "")
             if not hmac.compare_digest(str(given).encode(), self._secret):
                 return self._refuse

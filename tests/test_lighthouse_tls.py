@@ -122,6 +122,22 @@ def test_the_relay_passes_its_own_incarnations_requests_and_no_others(lighthouse
     relay.close()
 
 
+@pytest.mark.parametrize("secret", ["", "another"])
+def test_with_tls_torchfts_service_needs_the_secret_too(tmp_path, secret):
+    """Where clients need no certificate, nobody else keeps a stranger from speaking under a living id."""
+    tls = make_tls(tmp_path / "tls", mutual=False)
+    lighthouse = InThread(tmp_path, tls=tls, secret="of the test")
+    try:
+        own = Control(lighthouse.url, secret="of the test", tls=tls)
+        own.join(terms(), group="g0")
+        stranger = Control(lighthouse.url, secret=secret, tls=tls)
+        member = torchft_pb2.QuorumMember(replica_id="g0:1", step=0, world_size=1)
+        asked = stranger.torchft_quorum(torchft_pb2.LighthouseQuorumRequest(requester=member))
+        assert asked.exception(LIMIT_S).code() is grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        lighthouse.stop()
+
+
 def test_a_part_of_the_certificates_and_files_that_cannot_be_used_are_refused(rig_config, tls, tmp_path, capsys):
     assert main(["--tls-key", str(tls.key)]) == Exit.BAD_CONFIG
     assert "--tls-certificate, --tls-ca missing" in capsys.readouterr().err

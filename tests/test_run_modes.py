@@ -8,6 +8,7 @@ import torch
 
 from checkpointing.tools import to_torch
 from configs.words import Exit
+from tests.support.data import write_corpus
 
 KILLS = ["g1:backward@8#1:kill", "g0:reduce@22#0:kill", "g1:vote_after@36#0:kill"]
 STEPS = 60
@@ -151,3 +152,16 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_the_run_goes_on_from_the
     assert restored == [3], "step 4 is damaged"
     assert again.series("digest") == whole.series("digest")
     holds(again, steps=8)
+
+
+def test_a_run_does_not_go_on_with_other_texts_under_the_same_path(rig, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", files=8, lines=60)
+    options = {"groups": 1, "ranks": 1, "training__dataset_path": corpus}
+    assert rig.run("texts", steps=3, **options).code == Exit.DONE
+    (corpus / "00.txt").write_text("other words\n" * 60)
+    changed = rig.run("texts", steps=6, **options)
+    assert changed.code == Exit.CHECKPOINT, changed.said
+    assert "of other tokens under the same path" in changed.said
+    assert max(e["step"] for e in changed.events("g0", "commit")) == 3, "nothing was trained on them"
+    forked = rig.run("texts", steps=6, checkpoint__fork=True, **options)
+    assert forked.code == Exit.DONE, forked.said

@@ -21,7 +21,7 @@ from checkpointing.fetch import fetch
 from checkpointing.server import StateServer
 from checkpointing.state import Clocks, closed_list, ensure_optimizer_state
 from configs import shapes
-from configs.digest import digest as config_digest
+from configs.digest import state_digest_of
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
 from configs.secret import secret_key
@@ -95,7 +95,7 @@ def build(
     phases.enter(Phase.REHEARSE)
     rehearse(config, connection, data, compute, reducer, device=device)
     laps.done("rehearse")
-    state = _state(config, place, connection, spec, model, optimizer, server, phases, failpoints, sink, run)
+    state = _state(config, place, connection, spec, data, model, optimizer, server, phases, failpoints, sink, run)
     laps.done("model")
     announce(place, sink, config, connection, laps)
     parts = Parts(
@@ -197,6 +197,7 @@ def _state(
     place: Place,
     connection: Connection,
     spec: ModelSpec[Any],
+    data: Data,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     server: StateServer,
@@ -214,7 +215,7 @@ def _state(
                 if name.startswith("optim."):
                     tensor.zero_()
 
-    digest = config_digest(config)
+    digest = state_digest_of(config, data=data.store.digest)
     scratch = Clocks(step=0, quorum_id=0, cursor=0, tokens=0, seed=config.debug.seed, config_digest=digest)
     return StateKeeper(
         group=place.group,
