@@ -130,7 +130,7 @@ def _one_of(names: Iterator[str] | tuple[str, ...] | dict[str, tuple[str, ...]])
     return "expected one of " + ", ".join(repr(name) for name in names)
 
 
-_RESERVED = {"events", "logs", "tb", "traces"}
+_RESERVED = {"events", "exports", "logs", "tb", "tokenizer", "traces"}
 _DEGREES = (
     "parallelism.data_parallel_shard_degree",
     "parallelism.data_parallel_replicate_degree",
