@@ -21,7 +21,7 @@ _Layout = dict[str, dict[int, Shard]]
 
 
 def whole_tensors(tensors: Mapping[str, torch.Tensor], fellows: Fellows) -> Iterator[tuple[str, torch.Tensor]]:
-    """On rank 0 (name, whole tensor on the CPU) of everything that any rank holds, sorted by name; on the others nothing.
+    """On rank 0 (name, whole tensor on the CPU) of all that any rank holds, sorted by name; on the others nothing.
 
     Collective: every rank must run it to its end. Training thread, at a commit boundary. ``tensors`` are this rank's
     part; ranks may hold different names (pipeline stages). Ranks that disagree about a tensor's shape or dtype raise

@@ -150,7 +150,7 @@ def _indexed(folder: Path) -> dict[str, str]:
 
 def _open(path: Path) -> Any:
     try:
-        return safe_open(path, framework="pt").__enter__()
+        return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 

@@ -35,8 +35,8 @@ class OriginalWeights:
         if not paths:
             raise CheckpointError(f"{folder} holds no original weights: no consolidated.*.pth")
         self._parts = [_open(path) for path in paths]
-        names = [set(part) for part in self._parts]
-        if odd := sorted(set.union(*names) - set.intersection(*names)):
+        names: list[set[str]] = [set(part) for part in self._parts]
+        if odd := sorted(set().union(*names) - names[0].intersection(*names)):
             raise CheckpointError(f"{folder}: not in every file: {', '.join(odd)}")
         self._dim = {name: self._cut(name, wholes.get(name)) for name in self._parts[0]}
         self.shapes = {name: self._shape(name) for name in self._parts[0]}

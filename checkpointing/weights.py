@@ -47,7 +47,7 @@ class WeightMap:
     weights: tuple[Weight, ...]
     """In the model's order."""
     repeats: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Foreign names that may be there once more: the name -> the foreign name whose bits it must have. Of a tied model."""
+    """Of a tied model: a foreign name that may be there too -> the foreign name whose bits it must have."""
     ignored: tuple[str, ...] = ()
     """Ends of foreign names that are no weights, but tables which can be computed."""
 
@@ -55,10 +55,15 @@ class WeightMap:
 class WeightSource(Protocol):
     """Foreign weights on disk."""
 
-    where: str
-    """For messages."""
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of the whole tensors, by foreign name."""
+    @property
+    def where(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the whole tensors, by foreign name."""
+        ...
 
     def read(self, name: str, region: tuple[slice, ...]) -> Tensor:
         """A part of a tensor, on the CPU. Raises CheckpointError."""

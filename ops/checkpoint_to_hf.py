@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 
 from ops.checkpoint_ls import secret
-from ops.conversion import conversion, folder_given
 from ops.console import Console
+from ops.conversion import conversion, folder_given
 from ops.result import Result
 
 

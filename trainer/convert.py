@@ -115,18 +115,20 @@ def import_weights(
         read,
         writer=f"from-{kind}",
         secret=secret,
-        beside=lambda building: _leave_beside(building, folder, model=model, flavor=flavor, seq_len=seq_len),
+        beside=lambda building: leave_beside(building, folder, model=model, flavor=flavor, seq_len=seq_len),
     )
     parameters = spec.num_params(args)
     return {"out": str(out), "bytes": manifest.bytes, "tensors": len(manifest.keys), "parameters": parameters}
 
 
-def open_hf(folder: Path, spec: ModelSpec[Any], flavor: str) -> tuple[WeightSource, WeightMap, Any, int]:
-    """(weights, their pairing, the model's args, longest context) of a model folder that fits the flavor. Raises
-    CheckpointError."""
+def open_hf(
+    folder: Path, spec: ModelSpec[Any], flavor: str, *, args: Any = None
+) -> tuple[WeightSource, WeightMap, Any, int]:
+    """(weights, their pairing, the model's args, longest context) of a model folder that fits the flavor, or ``args``
+    where the vocabulary is settled. Raises CheckpointError."""
     exchange = exchange_of(spec)
     config = read_config(folder)
-    args = _sized(spec, flavor, config.get("vocab_size"))
+    args = args or _sized(spec, flavor, config.get("vocab_size"))
     _refuse(folder / CONFIG, f"{spec.name} {flavor}", exchange.hf_misfits(args, config))
     source, pairs = SafetensorsFolder(folder), exchange.hf_map(args)
     check_fit(source, pairs)
@@ -202,10 +204,10 @@ def _said(step_folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _leave_beside(building: Path, source: Path, *, model: str, flavor: str, seq_len: int) -> None:
-    """What an export of the imported checkpoint must know, and the tokenizer that came with the weights."""
+def leave_beside(building: Path, source: Path | None, *, model: str, flavor: str, seq_len: int) -> None:
+    """What an export of this checkpoint of weights alone must know, and the tokenizer of the folder ``source``."""
     write_json(building / MODEL_FILE, {"model": model, "flavor": flavor, "seq_len": seq_len})
-    if (source / TOKENIZER).is_file():  # Meta's tokenizer.model alone is in a format of its own
+    if source is not None and (source / TOKENIZER).is_file():  # Meta's tokenizer.model alone is in a format of its own
         (building / ASSETS).mkdir()
         copy_tokenizer(source, building / ASSETS)
 

@@ -76,6 +76,8 @@ class StateKeeper:
     sink: EventSink
     patience_s: float
     """How long a healer whose sources are gone waits to be told that the attempt is over."""
+    export: Callable[[Mapping[str, torch.Tensor], Clocks], None] | None = None
+    """What the end of the run leaves beside the checkpoint, if anything. Collective."""
     void: bool = True
     unconfirmed: Lineage | None = None
     _incoming: tuple[Clocks, tuple[str, ...], int, float] | None = None
@@ -172,6 +174,11 @@ class StateKeeper:
     def save_last(self) -> None:
         """Publish the confirmed state before the group leaves. Raises CheckpointError."""
         self.disk.save_last(self.tensors, self.clocks)
+
+    def export_last(self) -> None:
+        """After the last state of the run is published. Collective. Raises CheckpointError."""
+        if self.export is not None:
+            self.export(self.tensors, self.clocks)
 
     def digest(self) -> str:
         """The state's digest. Collective over the group."""

@@ -9,7 +9,6 @@ rotary embedding is scaled, not by how much: that is the flavor's word alone.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
