@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     if (options.folder / MANIFEST).exists():
         paths = [options.folder]
     else:
-        where = checkpoint_folder(options.folder)
+        where, _ = checkpoint_folder(options.folder)
         try:
             there = folders.candidates(where)
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from checkpointing.opened import OpenCheckpoint
@@ -30,6 +31,7 @@ def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig):
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "file 3 line 7: 56 sheep\nund <eos> 日本"
+    assert tokenizer(text)["input_ids"] == Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     config = json.loads((folder / "config.json").read_text())
     assert tokenizer.bos_token_id == config["bos_token_id"] is not None

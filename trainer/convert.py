@@ -1,7 +1,7 @@
 """Checkpoints to and from the folders of others, for the command line. One process, one tensor in memory at a time.
 
 A checkpoint does not say which model it is of. For a run's it is the run's ``config.toml``, for an imported one the
-``model.json`` that the import left beside it; both can be overruled. Folders appear whole or not at all, and nothing is
+``flavor.json`` that the import left beside it; both can be overruled. Folders appear whole or not at all, and nothing is
 written over.
 """
 
@@ -31,7 +31,7 @@ from trainer.data.tokenizer import FILE as TOKENIZER
 from trainer.hf_folder import Described, context_length, exchange_of, write_model_folder
 from trainer.models.registry import ModelSpec, get
 
-MODEL_FILE = "model.json"
+FLAVOR_FILE = "flavor.json"
 ASSETS = "assets"
 """Folder of an imported checkpoint with the tokenizer files that came with the weights."""
 _DEEP = 4
@@ -167,7 +167,7 @@ def _describe(
     name, chosen = model or said.get("model"), flavor or said.get("flavor")
     if name is None or chosen is None:
         raise CheckpointError(
-            f"{step_folder}: no run's config.toml above it and no {MODEL_FILE} in it; say --model and --flavor"
+            f"{step_folder}: no run's config.toml above it and no {FLAVOR_FILE} in it; say --model and --flavor"
         )
     spec = get(name)
     exchange = exchange_of(spec)
@@ -182,7 +182,7 @@ def _describe(
 
 def _said(step_folder: Path) -> dict[str, Any]:
     """What lies around a checkpoint about its model: model, flavor, seq_len, tokenizer."""
-    beside = step_folder / MODEL_FILE
+    beside = step_folder / FLAVOR_FILE
     if beside.exists():
         try:
             found = dict(json.loads(beside.read_text()))
@@ -206,7 +206,7 @@ def _said(step_folder: Path) -> dict[str, Any]:
 
 def leave_beside(building: Path, source: Path | None, *, model: str, flavor: str, seq_len: int) -> None:
     """What an export of this checkpoint of weights alone must know, and the tokenizer of the folder ``source``."""
-    write_json(building / MODEL_FILE, {"model": model, "flavor": flavor, "seq_len": seq_len})
+    write_json(building / FLAVOR_FILE, {"model": model, "flavor": flavor, "seq_len": seq_len})
     if source is not None and (source / TOKENIZER).is_file():  # Meta's tokenizer.model alone is in a format of its own
         (building / ASSETS).mkdir()
         copy_tokenizer(source, building / ASSETS)

@@ -9,16 +9,18 @@ from pathlib import Path
 import torch
 
 from checkpointing.fellows import Fellows
+from checkpointing.opened import OpenCheckpoint
 from checkpointing.state import closed_list, ensure_optimizer_state
 from checkpointing.storage import write_checkpoint
 from tests.support.small_llama import built
 from tests.support.states import clocks
-from trainer.models.llama3.args import FLAVORS, Llama3Args
+from trainer.models.llama3.args import FLAVORS, Llama3Args, RopeScaling
 from trainer.models.llama3.model import Llama3
 
 TINY = FLAVORS["tiny"]
 """The shape of the folders here; its vocabulary is cut to keep them small."""
 VOCABULARY = 300
+SCALED = RopeScaling(factor=8.0, original_seq_len=64)
 
 
 def shaped(**changes: object) -> Llama3Args:
@@ -74,3 +76,14 @@ def original(folder: Path, model: Llama3, *, parts: int, params: dict[str, objec
         state["rope.freqs"] = torch.zeros(4)
         torch.save(state, folder / f"consolidated.{number:02d}.pth")
     return folder
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """The same names, dtypes and bits."""
+    return a.keys() == b.keys() and all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
+
+
+def weights_of(path: Path) -> dict[str, torch.Tensor]:
+    """The parameters of a checkpoint, read as an export reads them."""
+    opened = OpenCheckpoint(path, secret=None)
+    return {name: opened.read(name) for name in opened.weights}
