@@ -1,7 +1,7 @@
 """Checkpoints to and from the folders of others, for the command line. One process, one tensor in memory at a time.
 
-A checkpoint does not say which model it is of. For a run's it is the run's ``config.toml``, for an imported one the
-``flavor.json`` that the import left beside it; both can be overruled. Folders appear whole or not at all, and nothing is
+A checkpoint does not say which model it is of. For a run's the run's ``config.toml`` does, for an imported one the
+``flavor.json`` that the import left in it; both can be overruled. Folders appear whole or not at all, and nothing is
 written over.
 """
 
