@@ -87,6 +87,7 @@ def write_safetensors(
             raise CheckpointError(f"{folder / file} cannot be written: {error}") from None
         _sync_file(folder / file)
         progress(f"{file}: {len(part)} tensors, {sum(tensor.nbytes for tensor in part.values()) / 1e6:,.1f} MB")
+        del part  # else it would still be held while the next one is filled
     total = sum(sizes.values())
     if list(files) != [SINGLE]:
         where = {name: file for file, names in files.items() for name in names}

@@ -95,7 +95,8 @@ def write_seed(
             warnings.simplefilter("ignore")  # one process is meant
             dcp_save(
                 dict(announced),
-                storage_writer=FileSystemWriter(building, sync_files=True, overwrite=False),
+                # A file for each tensor: DCP holds all tensors of a file until it is finished.
+                storage_writer=FileSystemWriter(building, single_file_per_rank=False, sync_files=True, overwrite=False),
                 planner=_Late(lambda key: read(key.removeprefix(MODEL)).float()),
                 no_dist=True,
             )

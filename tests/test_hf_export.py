@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from checkpointing import hf_format
 from checkpointing.errors import CheckpointError
 from checkpointing.hf_format import SafetensorsFolder, split_files
+from checkpointing.opened import write_seed
 from checkpointing.resume import load
 from checkpointing.state import MODEL
 from tests.support.small_llama import tokens
@@ -256,3 +258,46 @@ def test_weights_that_are_not_floats_are_refused(tmp_path, flavors):
     with pytest.raises(CheckpointError, match=r"lm_head\.weight is torch\.float8_e4m3fn"):
         import_weights("hf", folder, tmp_path / "seed", model="llama3", flavor="tiny")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "hf"]
+
+
+# --- one tensor at a time --------------------------------------------------------------------------------------------
+
+
+class Held:
+    """How many numbers of the tensors that were handed out are alive at most."""
+
+    def __init__(self):
+        self.alive: list[weakref.ref] = []
+        self.most = 0
+
+    def hand_out(self, tensor):
+        self.alive = [*(ref for ref in self.alive if ref() is not None), weakref.ref(tensor)]
+        self.most = max(self.most, sum(ref().numel() for ref in self.alive))
+        return tensor
+
+
+def test_an_export_holds_the_tensors_of_one_file(tmp_path):
+    held, sizes = Held(), {f"t{i:02d}": 4000 for i in range(20)}
+    tensors = ((name, held.hand_out(torch.zeros(1000))) for name in sizes)
+    hf_format.write_safetensors(tmp_path, tensors, sizes=sizes, limit=12_000)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 7
+    assert held.most <= 4000  # three of a file, and the one that was just read
+
+
+def test_an_import_holds_the_tensors_of_one_moment(tmp_path):
+    held = Held()
+    shapes = {f"t{i:02d}": (1000,) for i in range(20)}
+    write_seed(tmp_path / "seed", shapes, lambda _: held.hand_out(torch.zeros(1000)), writer="test", secret=None)
+    assert held.most <= 3000
+
+
+def test_an_import_that_fails_half_way_leaves_nothing(tmp_path):
+    def read(name):
+        if name == "t07":
+            raise CheckpointError("the disk is gone")
+        return torch.zeros(10)
+
+    shapes = {f"t{i:02d}": (10,) for i in range(20)}
+    with pytest.raises(CheckpointError, match="the disk is gone"):
+        write_seed(tmp_path / "seed", shapes, read, writer="test", secret=None)
+    assert list(tmp_path.iterdir()) == []

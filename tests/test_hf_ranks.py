@@ -111,10 +111,13 @@ def exporting(rank: int, world: int, root: str) -> list[dict]:
 
 
 def test_the_ranks_export_their_state_together_and_fail_together(tmp_path):
+    leftover = tmp_path / "hf" / "exports" / f".writing-g0.0-{clocks(4).lineage.folder}"
+    leftover.mkdir(parents=True)
     events = run_ranks(exporting, WORLD, tmp_path, str(tmp_path))
     assert [len(found) for found in events] == [1] * WORLD
     name = clocks(4).lineage.folder
     folder = tmp_path / "hf" / "exports" / name
+    assert not leftover.exists()
     assert events[0][0]["folder"] == str(folder)
     model = drawn(ARGS, seed=9)
     expected = {n: t.bfloat16() for n, t in hf.to_hf(model.state_dict(), ARGS).items()}

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from checkpointing.errors import CheckpointError
 from checkpointing.fellows import Fellows
-from checkpointing.folder import Unfinished
+from checkpointing.folder import Unfinished, clean_up
 from checkpointing.gather import whole_tensors
 from checkpointing.hf_format import EXPORT_DTYPES
 from checkpointing.state import MODEL, Clocks, plain_name
@@ -111,6 +111,8 @@ class LastExport:
     ) -> tuple[int, str]:
         """Rank 0: fill a folder under a dot-name and give it its name: (bytes, failure)."""
         try:
+            for name, reason in clean_up(self.run.exports, writer=self.writer):
+                print(f"removed {name}: {reason}")
             unfinished = unfinished or Unfinished(self.run.exports, writer=self.writer, lineage=lineage)
             size = fill(unfinished)
             unfinished.publish()
