@@ -21,6 +21,7 @@ def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig):
     (folder,) = first.folder.exports.iterdir()
     assert export["folder"] == str(folder)
     assert (export["step"], export["kind"]) == (4, "hf")
+    assert f"exported to {folder}" in first.said
     step = first.folder.root / "checkpoints" / folder.name
     saved = OpenCheckpoint(step, secret=None)
     theirs = AutoModelForCausalLM.from_pretrained(folder)
@@ -45,6 +46,9 @@ def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig):
         checkpoint__export_dtype="bfloat16", **start,
     )  # fmt: skip
     assert second.code == Exit.DONE, second.reason
+    (began,) = {e["weights"] for group in ("g0", "g1") for e in second.events(group, "restore")}
+    assert began == str(folder)
+    assert f"starts from {folder}" in second.said
     (alone,) = second.folder.exports.iterdir()
     weights = OpenCheckpoint(alone, secret=None)
     assert all(name.startswith("model.") for name in weights.manifest.keys)

@@ -207,14 +207,13 @@ def _state(
     from_folder = hf_start(config, spec, tensors)
     writer = f"{place.group}.{connection.incarnation}"
 
-    def from_seed() -> None:
+    def from_seed() -> str | None:
         spec.init_weights(model, seed=config.debug.seed)
         with torch.no_grad():
             for name, tensor in tensors.items():
                 if name.startswith("optim."):
                     tensor.zero_()
-        if from_folder is not None:
-            from_folder()
+        return from_folder() if from_folder is not None else None
 
     digest = config_digest(config)
     scratch = Clocks(step=0, quorum_id=0, cursor=0, tokens=0, seed=config.debug.seed, config_digest=digest)

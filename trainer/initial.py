@@ -20,8 +20,8 @@ from trainer.exports import fitted
 from trainer.models.registry import ModelSpec
 
 
-def hf_start(config: Config, spec: ModelSpec[object], tensors: Mapping[str, torch.Tensor]) -> Callable[[], None] | None:
-    """What fills the model at step 0, after the seed has; None when the seed alone does.
+def hf_start(config: Config, spec: ModelSpec[object], tensors: Mapping[str, torch.Tensor]) -> Callable[[], str] | None:
+    """What fills the model at step 0, after the seed has, and names the folder; None when the seed alone does.
 
     Every rank calls it and reads the slices that its shards need; no collectives. It raises CheckpointError, the same
     on every rank that sees the same folder: another model's config, names missing or unknown, a file that cannot be
@@ -32,10 +32,11 @@ def hf_start(config: Config, spec: ModelSpec[object], tensors: Mapping[str, torc
         return None
     folder = Path(checkpoint.initial_load_path or config.model.hf_assets_path or "").expanduser()
 
-    def fill() -> None:
+    def fill() -> str:
         began = time.monotonic()
         source, pairs, _, _ = open_hf(folder, spec, config.model.flavor, args=fitted(config, spec, tensors))
         size = load_weights(source, pairs, tensors)
         print(f"weights of step 0 from {folder}: {size / 1e6:,.1f} MB in {time.monotonic() - began:.1f} s")
+        return str(folder)
 
     return fill
