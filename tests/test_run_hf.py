@@ -53,8 +53,17 @@ def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig):
     weights = OpenCheckpoint(alone, secret=None)
     assert all(name.startswith("model.") for name in weights.manifest.keys)
     assert all(torch.equal(weights.read(name), ours[name].bfloat16()) for name in ours)
+    assert len(second.series("digest")) == 1  # the groups agree
     losses = [first.series("loss")[step] for step in (1, 4)]
     assert second.series("loss")[1] < losses[0]
+
+    # Such a run goes on from its own checkpoint: the folder may be gone.
+    gone = folder.rename(folder.with_name("renamed"))
+    again = rig.run("hf-second", steps=2, optimizer__lr=0.0, checkpoint__last_save_model_only=True, **start)
+    assert again.code == Exit.DONE, again.reason
+    assert again.ledger.steps == 2
+    assert len(list(again.folder.exports.iterdir())) == 2
+    start["checkpoint__initial_load_path"] = gone
 
     wrong = rig.run("hf-wrong", groups=1, steps=1, model__flavor="debug", **start)
     assert wrong.code == Exit.CHECKPOINT
