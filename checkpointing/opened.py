@@ -126,11 +126,15 @@ class _Late(DefaultSavePlanner):
 
 
 def _manifest(folder: Path, shapes: Mapping[str, tuple[int, ...]], *, writer: str, secret: bytes | None) -> Manifest:
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+    threads = len(os.sched_getaffinity(0))
+
+    def file(path: Path) -> File:
+        return File(path.stat().st_size, file_digest(path, secret=secret, threads=threads))
+
     return Manifest(
         clocks=Clocks(step=0, quorum_id=0, cursor=0, tokens=0, seed=0, config_digest=""),
         keys={MODEL + name: Key("float32", tuple(shape)) for name, shape in shapes.items()},
-        files={path.name: File(path.stat().st_size, file_digest(path, secret=secret)) for path in files},
+        files={path.name: file(path) for path in sorted(folder.iterdir()) if path.is_file()},
         written=time.time(),
         writer=writer,
     )

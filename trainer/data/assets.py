@@ -67,19 +67,20 @@ def keep_tokenizer(folder: Path, *, trained: Path, assets: str | None) -> None:
     """Leave a copy of a run's tokenizer in ``folder``, whole or not at all; one that is there stays.
 
     ``trained`` is the file that was trained on the run's text, ``assets`` the folder of a published one, if that is
-    used. Raises OSError and DataError.
+    used. A folder that cannot be written is no error: a run does not need the copy, exports say that they have none.
+    Raises DataError.
     """
     if folder.exists():
         return
     building = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
     try:
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
         copy_tokenizer(Path(assets).expanduser() if assets else trained.parent, building)
         building.rename(folder)
-    except OSError:
-        if not folder.exists():  # another group was faster
-            raise
+    except OSError as error:
+        if not folder.exists():  # else another group was faster
+            print(f"the tokenizer could not be kept in {folder}: {error}")
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
