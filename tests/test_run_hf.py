@@ -9,12 +9,15 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from checkpointing.opened import OpenCheckpoint
+from configs.dump import to_toml
+from configs.run_folder import write_atomically
 from configs.words import Exit
+from trainer.convert import to_hf
 from trainer.models.llama3 import hf
 from trainer.models.registry import get
 
 
-def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig):
+def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig, tmp_path):
     first = rig.run("hf-first", steps=4, checkpoint__last_save_in_hf=True)
     assert first.code == Exit.DONE, first.reason
     (export,) = [e for group in ("g0", "g1") for e in first.events(group, "export")]
@@ -29,6 +32,13 @@ def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig):
     ours = hf.from_hf(theirs.state_dict(), args)
     assert ours.keys() == saved.weights.keys()
     assert all(torch.equal(ours[name], saved.read(name)) for name in ours)
+
+    # The command comes to the same files, from what lies in the run folder.
+    write_atomically(first.folder.config, to_toml(rig.config("hf-first", steps=4)))
+    to_hf(step, tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "file 3 line 7: 56 sheep\nund <eos> 日本"
