@@ -2,26 +2,20 @@
 
 Over the sorted names of parameters, optimizer state and the clocks ``step`` and ``cursor``: the name, the number of
 bytes and the bytes of the whole tensor, row-major. Lineage is left out, so runs with different quorums can be compared.
-Shards travel to rank 0 over the group's CPU process group, in batches, so memory stays small.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 
 from checkpointing.fellows import Fellows
+from checkpointing.gather import flat, whole_tensors
 from checkpointing.memory import bytes_of
-from checkpointing.state import Clocks, Shard, describe, local
-
-BATCH_BYTES = 32 << 20
-"""Whole tensors hashed per exchange; a larger tensor goes alone."""
-
-_Layout = dict[str, dict[int, Shard]]
-"""name -> {rank: the part it sends}; parts that several ranks hold are sent by the lowest."""
+from checkpointing.state import Clocks
 
 
 def state_digest(tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, group: dist.ProcessGroup | None) -> str:
@@ -31,90 +25,13 @@ def state_digest(tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, group: 
     stages). Ranks that disagree about a tensor's shape or dtype raise ValueError.
     """
     fellows = Fellows(group)
-    layout = _layout(fellows.all({name: describe(tensor) for name, tensor in tensors.items()}))
     hasher = hashlib.sha256()
     numbers = {"clocks.cursor": clocks.cursor, "clocks.step": clocks.step}
     for name, value in numbers.items():  # sorts before "model." and "optim."
         _update(hasher, name, value.to_bytes(8, "little", signed=True))
-    for batch in _batches(layout):
-        for name, whole in _gather(batch, layout, tensors, fellows):
-            _update(hasher, name, bytes_of(whole))
+    for name, whole in whole_tensors(tensors, fellows):
+        _update(hasher, name, bytes_of(flat(whole)))
     return fellows.first(hasher.hexdigest())
-
-
-def _layout(held: list[dict[str, Shard]]) -> _Layout:
-    layout: _Layout = {}
-    for name in sorted({name for names in held for name in names}):
-        parts: dict[int, Shard] = {}
-        for rank, names in enumerate(held):
-            shard = names.get(name)
-            if shard is None:
-                continue
-            first = next(iter(parts.values()), shard)
-            if (shard.shape, shard.dtype) != (first.shape, first.dtype):
-                raise ValueError(f"{name}: ranks hold {first.dtype}{first.shape} and {shard.dtype}{shard.shape}")
-            if not parts or not (shard.empty or shard in parts.values()):
-                parts[rank] = shard
-        layout[name] = parts
-    return layout
-
-
-def _batches(layout: _Layout) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for name, parts in layout.items():
-        nbytes = _nbytes(next(iter(parts.values())), whole=True)
-        if batch and size + nbytes > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(name)
-        size += nbytes
-    if batch:
-        yield batch
-
-
-def _gather(
-    batch: list[str], layout: _Layout, tensors: Mapping[str, torch.Tensor], fellows: Fellows
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """On rank 0 (name, whole tensor as uint8) of each name of the batch; on the others nothing."""
-    sent: dict[int, torch.Tensor] = {}
-    for rank in range(fellows.size):
-        names = [name for name in batch if rank in layout[name]]
-        total = sum(_nbytes(layout[name][rank]) for name in names)
-        if not total:
-            continue
-        if fellows.rank == rank:
-            sent[rank] = torch.cat([_flat(tensors[name]) for name in names])
-            if rank:
-                fellows.send(sent[rank], to=0)
-        elif fellows.rank == 0:
-            sent[rank] = torch.empty(total, dtype=torch.uint8)
-            fellows.receive(sent[rank], source=rank)
-    if fellows.rank:
-        return
-    taken = dict.fromkeys(sent, 0)
-    for name in batch:
-        first = next(iter(layout[name].values()))
-        whole = torch.empty(first.shape, dtype=getattr(torch, first.dtype))
-        for rank, shard in layout[name].items():
-            start, nbytes = taken.get(rank, 0), _nbytes(shard)
-            if nbytes:
-                part = sent[rank][start : start + nbytes].clone().view(whole.dtype).reshape(shard.size)
-                whole[tuple(slice(o, o + s) for o, s in zip(shard.offset, shard.size, strict=True))] = part
-                taken[rank] = start + nbytes
-        yield name, _flat(whole)
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's bytes, row-major, on the CPU."""
-    return local(tensor).cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _nbytes(shard: Shard, *, whole: bool = False) -> int:
-    count: int = getattr(torch, shard.dtype).itemsize
-    for extent in shard.shape if whole else shard.size:
-        count *= extent
-    return count
 
 
 def _update(hasher: hashlib._Hash, name: str, data: bytes | memoryview) -> None:

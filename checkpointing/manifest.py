@@ -67,9 +67,9 @@ class Manifest:
         return sum(file.size for file in self.files.values())
 
 
-def file_digest(path: Path, *, secret: bytes | None) -> str:
-    """blake3 of a file, hex, keyed where there is a secret. Raises OSError."""
-    return _hasher(secret).update_mmap(path).hexdigest()
+def file_digest(path: Path, *, secret: bytes | None, threads: int = 1) -> str:
+    """blake3 of a file, hex, keyed where there is a secret; a large file is hashed by ``threads``. Raises OSError."""
+    return _hasher(secret, threads).update_mmap(path).hexdigest()
 
 
 def encode(manifest: Manifest, *, secret: bytes | None) -> bytes:
@@ -150,7 +150,8 @@ def _seal(body: Mapping[str, Any], secret: bytes | None) -> str:
     return _hasher(secret).update(text.encode()).hexdigest()
 
 
-def _hasher(secret: bytes | None) -> blake3:
+def _hasher(secret: bytes | None, threads: int = 1) -> blake3:
     if secret is None:
-        return blake3()
-    return blake3(key=blake3(secret, derive_key_context="phalanx checkpoint manifest and files").digest())
+        return blake3(max_threads=threads)
+    key = blake3(secret, derive_key_context="phalanx checkpoint manifest and files").digest()
+    return blake3(key=key, max_threads=threads)

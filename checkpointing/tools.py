@@ -18,7 +18,9 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from checkpointing.errors import BadCheckpoint, CheckpointError
 from checkpointing.manifest import Manifest
 from checkpointing.resume import survey, verify
+from checkpointing.retention import newest_first, retain
 from checkpointing.state import MODEL
+from configs.words import Lineage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +38,27 @@ class Row:
     bytes: int | None = None
     writer: str | None = None
     """``group.incarnation``."""
+    kept: str | None = None
+    """Why the next save lets it stay, or that it does not. None where nothing says how many are kept."""
 
 
-def list_checkpoints(folder: Path, *, secret: bytes | None = None, verify_newest: int = 0) -> list[Row]:
+@dataclasses.dataclass(frozen=True)
+class Keeping:
+    """What a run's config says of how many checkpoints stay (``retention.retain``)."""
+
+    latest_k: int
+    every: int | None
+
+
+def list_checkpoints(
+    folder: Path, *, secret: bytes | None = None, verify_newest: int = 0, keeping: Keeping | None = None
+) -> list[Row]:
     """Valid ones newest first, then those that a start would pass over. ``verify_newest`` of them by every digest, the
     others by manifest and sizes. A missing folder has none. Raises CheckpointError if it cannot be read."""
     seen = survey(folder, secret=secret, verify_newest=verify_newest)
-    rows = [_row(found.path.name, found.manifest) for found in seen.found]
-    return rows + [Row(each.name, False, each.reason) for each in seen.passed_over]
+    kept = _kept([found.lineage for found in seen.found], keeping)
+    rows = [_row(found.path.name, found.manifest, kept.get(found.lineage)) for found in seen.found]
+    return rows + [Row(each.name, False, each.reason, bytes=_size(folder / each.name)) for each in seen.passed_over]
 
 
 def to_torch(step_folder: Path, out: Path, *, secret: bytes | None = None) -> int:
@@ -77,6 +92,25 @@ def to_torch(step_folder: Path, out: Path, *, secret: bytes | None = None) -> in
     return out.stat().st_size
 
 
-def _row(name: str, manifest: Manifest) -> Row:
+def _row(name: str, manifest: Manifest, kept: str | None) -> Row:
     lineage = manifest.lineage
-    return Row(name, True, "", lineage.step, str(lineage), manifest.written, manifest.bytes, manifest.writer)
+    written, size, writer = manifest.written, manifest.bytes, manifest.writer
+    return Row(name, True, "", lineage.step, str(lineage), written, size, writer, kept)
+
+
+def _kept(lineages: list[Lineage], keeping: Keeping | None) -> dict[Lineage, str]:
+    """What a save that is due now would say of each."""
+    if keeping is None or not lineages:
+        return {}
+    newest = newest_first(lineages)[0]
+    decided = retain(lineages, durable=newest, keep_latest_k=keeping.latest_k, keep_every=keeping.every)
+    gone = {lineage: f"the next save removes it: {reason}" for lineage, reason in decided.delete.items()}
+    return {**decided.keep, **gone, **decided.set_aside}
+
+
+def _size(path: Path) -> int | None:
+    """Bytes in a folder that no manifest vouches for; None when it cannot be read."""
+    try:
+        return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    except OSError:
+        return None

@@ -128,6 +128,14 @@ def _folders(config: Config) -> Iterator[Finding]:
         yield Finding(keys=("checkpoint.folder",), expected=expected)
 
 
+def _initial(config: Config) -> Iterator[Finding]:
+    checkpoint = config.checkpoint
+    source = checkpoint.initial_load_path or config.model.hf_assets_path
+    if checkpoint.initial_load_in_hf and not source:
+        keys = ("checkpoint.initial_load_in_hf", "checkpoint.initial_load_path", "model.hf_assets_path")
+        yield Finding(keys=keys, expected="expected the folder in checkpoint.initial_load_path or model.hf_assets_path")
+
+
 def _times(config: Config) -> Iterator[Finding]:
     for keys, expected in timeouts.violations(timeouts.derive(config)):
         yield Finding(keys=keys, expected=expected)
@@ -137,7 +145,7 @@ def _one_of(names: Iterator[str] | tuple[str, ...] | dict[str, tuple[str, ...]])
     return "expected one of " + ", ".join(repr(name) for name in names)
 
 
-_RESERVED = {"events", "logs", "tb", "traces"}
+_RESERVED = {"events", "exports", "logs", "tb", "tokenizer", "traces"}
 _DEGREES = (
     "parallelism.data_parallel_shard_degree",
     "parallelism.data_parallel_replicate_degree",
@@ -152,6 +160,7 @@ CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _groups,
     _failpoints,
     _folders,
+    _initial,
     _times,
     _tls,
 )

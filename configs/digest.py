@@ -34,6 +34,8 @@ EXCLUDED = (
 
 COMMON_SECTIONS = ("parallelism", "activation_checkpoint", "compile", "debug")
 COMMON_KEYS = (
+    "checkpoint.initial_load_in_hf",
+    "checkpoint.initial_load_path",
     "fault_tolerance.bucket_bytes",
     "fault_tolerance.process_group",
     "fault_tolerance.divergence_check",

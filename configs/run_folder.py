@@ -42,6 +42,16 @@ class RunFolder:
         return self.events / "lighthouse.state"
 
     @property
+    def tokenizer(self) -> Path:
+        """A copy of the tokenizer that made the run's tokens, as a Hugging Face folder."""
+        return self.root / "tokenizer"
+
+    @property
+    def exports(self) -> Path:
+        """What ``checkpoint.last_save_in_hf`` and ``checkpoint.last_save_model_only`` leave."""
+        return self.root / "exports"
+
+    @property
     def lock(self) -> Path:
         return self.root / ".lock"
 

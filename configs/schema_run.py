@@ -22,7 +22,6 @@ from configs.fields import (
     SomeSeconds,
 )
 
-EXPORT = Later("model-only and Hugging Face checkpoints")
 INITIAL = Later("initial loading")
 SEMI_SYNC = Later("semi-synchronous training")
 
@@ -124,12 +123,17 @@ class Checkpoint(Section):
     load_only: bool = False
     enable_first_step_checkpoint: bool = False
     initial_load_path: str | None = None
-    initial_load_in_hf: Annotated[bool, INITIAL] = False
-    initial_load_in_hf_quantized: Annotated[bool, INITIAL] = False
+    """With ``initial_load_in_hf`` a Hugging Face folder."""
+    initial_load_in_hf: bool = False
+    """Step 0 takes its weights from ``initial_load_path``, else from ``model.hf_assets_path``."""
+    initial_load_in_hf_quantized: bool = False
     initial_load_model_only: Annotated[bool, INITIAL] = True
     last_save_model_only: bool = False
+    """The end of the run leaves a checkpoint of the weights alone in ``exports``, beside the full one."""
     last_save_in_hf: bool = False
-    export_dtype: Annotated[Literal["float16", "bfloat16", "float32"], EXPORT] = "float32"
+    """The end of the run leaves a Hugging Face folder in ``exports``, beside the full checkpoint."""
+    export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"
+    """Of these two."""
     enable_ft_dataloader_checkpoints: Annotated[bool, NoEquivalent("the position in the data is always state")] = True
 
 

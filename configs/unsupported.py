@@ -70,6 +70,10 @@ def _reachable(key: str, config: Config) -> bool:
         return config.debug.deterministic
     if key == "checkpoint.enable_first_step_checkpoint":
         return config.checkpoint.enable and config.checkpoint.interval > 1
+    if key == "checkpoint.initial_load_path":
+        return config.checkpoint.enable and not config.checkpoint.initial_load_in_hf
+    if key == "checkpoint.initial_load_in_hf_quantized":
+        return config.checkpoint.initial_load_in_hf
     return config.checkpoint.enable or not key.startswith("checkpoint.")
 
 
@@ -124,7 +128,6 @@ GATES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("checkpoint.load_only", "loading without saving", bool),
     ("checkpoint.enable_first_step_checkpoint", "a save after the first step only", bool),
     ("checkpoint.initial_load_path", "starting from another run's checkpoint", bool),
-    ("checkpoint.last_save_model_only", "model-only checkpoints", bool),
-    ("checkpoint.last_save_in_hf", "Hugging Face checkpoints", bool),
+    ("checkpoint.initial_load_in_hf_quantized", "quantized weights", bool),
 )
 """(key, feature, whether a value of that key would act)."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.load import ConfigError, parse_text
 from configs.run_folder import RunFolder
+from configs.schema_run import Checkpoint
 from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
 from ops.console import Console
 from ops.result import Result
+
+if TYPE_CHECKING:
+    from checkpointing.tools import Row
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,31 +28,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> Result:
     """List them, newest first, then those that a start would pass over, with the reason."""
     from checkpointing.errors import CheckpointError  # heavy: torch
-    from checkpointing.tools import Row, list_checkpoints
+    from checkpointing.tools import Keeping, list_checkpoints
 
     del console
     if not options.run.is_dir():
         raise ExitRequest(Exit.BAD_CONFIG, f"{options.run}: no such folder")
-    folder = checkpoint_folder(options.run)
+    folder, config = checkpoint_folder(options.run)
+    keeping = Keeping(config.keep_latest_k, config.keep_every) if config else None
     try:
-        rows = list_checkpoints(folder, secret=secret_key())
+        rows = list_checkpoints(folder, secret=secret_key(), keeping=keeping)
     except CheckpointError as error:
         raise ExitRequest(Exit.CHECKPOINT, str(error)) from error
-
-    def line(row: Row) -> str:
-        size = "" if row.bytes is None else f"  {row.bytes / 1e6:10.1f} MB"
-        return f"{row.name}{size}  {row.writer or ''}" if row.valid else f"{row.name}  passed over: {row.reason}"
-
-    text = "\n".join(map(line, rows)) or f"no checkpoints in {folder}"
+    text = "\n".join(map(_line, rows)) or f"no checkpoints in {folder}"
     return Result(text=text, data={"folder": str(folder), "checkpoints": [dataclasses.asdict(row) for row in rows]})
 
 
-def checkpoint_folder(run: Path) -> Path:
-    """Where the checkpoints of a run folder lie: as its config says; the folder itself where it has no config."""
+def checkpoint_folder(run: Path) -> tuple[Path, Checkpoint | None]:
+    """Where the checkpoints of a run folder lie, and its config's section; the folder itself where it has no config."""
     config = RunFolder(run).config
     if not config.exists():
-        return run
+        return run, None
     try:
-        return run / parse_text(config.read_text(), where=str(config)).checkpoint.folder
+        section = parse_text(config.read_text(), where=str(config)).checkpoint
     except ConfigError as error:
         raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+    return run / section.folder, section
+
+
+def _line(row: Row) -> str:
+    size = "" if row.bytes is None else f"{row.bytes / 1e6:,.1f} MB"
+    if not row.valid:
+        return f"{row.name:<32}  {size:>12}  passed over: {row.reason}"
+    when = "" if row.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.time))
+    kept = f"  kept: {row.kept}" if row.kept else ""
+    return f"{row.name:<32}  {size:>12}  {when}  {row.writer or '':<8}{kept}"

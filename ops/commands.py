@@ -59,21 +59,25 @@ COMMANDS: tuple[Command, ...] = (
         path=("checkpoint", "verify"),
         does="Check every digest of a checkpoint or of all checkpoints of a run",
         example="phalanx checkpoint verify outputs/demo",
+        module="ops.checkpoint_verify",
     ),
     Command(
         path=("checkpoint", "to-hf"),
         does="Write a checkpoint as a Hugging Face model folder",
         example="phalanx checkpoint to-hf outputs/demo/checkpoints/step-00000060-1753000000.61 exported",
+        module="ops.checkpoint_to_hf",
     ),
     Command(
         path=("checkpoint", "from-hf"),
         does="Make a checkpoint to start from out of a Hugging Face model folder",
         example="phalanx checkpoint from-hf Llama-3.1-8B seed --model llama3 --flavor 8B",
+        module="ops.checkpoint_from_hf",
     ),
     Command(
         path=("checkpoint", "from-meta"),
         does="Make a checkpoint to start from out of original Llama weights",
         example="phalanx checkpoint from-meta llama-3.1-8b seed --model llama3 --flavor 8B",
+        module="ops.checkpoint_from_meta",
     ),
     Command(
         path=("top",),

@@ -36,6 +36,9 @@ class Narrator:
         if name == "commit":
             self._welcome(writer, event)
             return self._commit(event)
+        if name == "export":
+            step, text = int(event.get("step", 0)), f"{_size(event.get('bytes'))} exported to {event.get('folder')}"
+            return Line(text=text, step=step, short="exported")
         note = _note(writer, event)
         if name == "exit" and writer == "launcher" and event.get("group"):
             self._absent[str(event["group"])] = int(event.get("incarnation") or 0)
@@ -90,7 +93,7 @@ def _note(writer: str, event: Event) -> str | None:
             return f"{group} healed from {sources}: {_size(event.get('bytes'))} in {took:.2f} s"
         case "restore":
             if event.get("source") == "scratch":
-                return f"{group} starts from the seed"
+                return f"{group} starts from {event.get('weights') or 'the seed'}"
             return f"{group} restored step {event.get('step')} from {event.get('source', 'disk')}"
         case "departure":
             return f"{group} {event.get('cause')}"

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from checkpointing import digest as digests
+from checkpointing import gather
 from checkpointing.digest import state_digest
 from tests.support import sharded
 from tests.support.ranks import run_ranks
@@ -33,7 +33,7 @@ def test_it_is_sha256_over_sorted_names_and_bytes(monkeypatch):
     expected = by_hand(state, 12, clocks(12).cursor)
     assert state_digest(state, clocks(12), group=None) == expected
     assert state_digest(dict(reversed(state.items())), clocks(12), group=None) == expected
-    monkeypatch.setattr(digests, "BATCH_BYTES", 100)  # as many exchanges as tensors
+    monkeypatch.setattr(gather, "BATCH_BYTES", 100)  # as many exchanges as tensors
     assert state_digest(state, clocks(12), group=None) == expected
 
 

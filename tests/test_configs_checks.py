@@ -160,3 +160,9 @@ def test_limits_in_the_wrong_order_are_refused_by_name(overrides, key):
     message = refused(*overrides)
     assert f"fault_tolerance.{key}" in message
     assert "else " in message
+
+
+def test_a_start_from_foreign_weights_needs_their_folder():
+    assert "expected the folder in checkpoint.initial_load_path" in refused("--checkpoint.initial_load_in_hf")
+    for key in ("checkpoint.initial_load_path", "model.hf_assets_path"):
+        assert load("debug", ["--checkpoint.initial_load_in_hf", f"--{key}", "there"])

@@ -98,3 +98,10 @@ def test_spelling_does_not_matter():
 def test_the_digest_of_the_defaults_is_this_one():
     # Checkpoints carry it: a change here makes every earlier one another training's. Only on purpose.
     assert digest(parse_text("")) == "1ca2f7efee6c9ad16e4243cfa402cb6aa7e6fad4ed0a8542c7ffa2bb14391fd7"
+
+
+def test_groups_must_agree_on_the_weights_they_start_from():
+    start = ["--checkpoint.initial_load_in_hf", "--checkpoint.initial_load_path"]
+    here, there = load("debug", [*start, "here"]), load("debug", [*start, "there"])
+    assert digest(here) == digest(BASE)
+    assert len({common_digest(config) for config in (BASE, here, there)}) == 3

@@ -99,7 +99,7 @@ def test_a_torchtitan_file_says_of_each_key_what_it_is(tmp_path):
         "training.dataset": "not supported yet",
         "activation_checkpoint.mode": "not supported yet",
         "activation_checkpoint.selective_ac_option": "not supported yet",
-        "checkpoint.last_save_model_only": "not supported yet",
+        "checkpoint.last_save_model_only": "used",
         "validation.freq": "not supported yet",
         "quantize.linear.float8.filter_fqns": "not supported yet",
         "validation.enable": "used",
@@ -122,10 +122,9 @@ def test_such_a_file_is_refused_to_run_with_exactly_what_would_act():
     assert {p.key for p in caught.value.problems} == {
         "training.dataset",
         "activation_checkpoint.mode",
-        "checkpoint.last_save_model_only",
     }
     overrides = ["--training.dataset=python_stdlib", "--activation_checkpoint.mode=none"]
-    assert parse_text(LLAMA3_8B, [*overrides, "--checkpoint.no_last_save_model_only"]).training.seq_len == 8192
+    assert parse_text(LLAMA3_8B, overrides).training.seq_len == 8192
 
 
 def test_a_dry_run_still_refuses_what_is_wrong(tmp_path):
@@ -175,10 +174,10 @@ ACTING = {
     "checkpoint.load_only": "true",
     "checkpoint.enable_first_step_checkpoint": "true",
     "checkpoint.initial_load_path": "/some/where",
-    "checkpoint.last_save_model_only": "true",
-    "checkpoint.last_save_in_hf": "true",
+    "checkpoint.initial_load_in_hf_quantized": "true",
 }
 SWITCHES = {
+    "checkpoint.initial_load_in_hf_quantized": ["--checkpoint.initial_load_in_hf", "--model.hf_assets_path=."],
     "debug.deterministic_warn_only": ["--debug.deterministic"],
     "checkpoint.enable_first_step_checkpoint": ["--checkpoint.interval=5"],
 }
@@ -198,7 +197,7 @@ def test_a_key_without_its_feature_is_refused_where_it_acts(key):
 
 
 def test_the_same_keys_are_fine_where_they_do_not_act():
-    off = ["--checkpoint.no_enable", "--checkpoint.last_save_model_only", "--checkpoint.load_step=5"]
+    off = ["--checkpoint.no_enable", "--checkpoint.initial_load_path=there", "--checkpoint.load_step=5"]
     idle = [
         "--validation.freq=5",
         "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from checkpointing.errors import CheckpointError
 from configs.protocol import Kind, Notice
 from configs.words import Exit, ExitRequest, Lineage
 from tests.support.grants import EPOCH, death, grant
@@ -87,4 +88,32 @@ def test_last_group_that_is_drained_saves_first():
         made.attempt()
     assert caught.value.code is Exit.DRAINED
     assert made.disk.told[-1] == ("save_last", made.state.clocks.lineage)
+    assert made.ended == []
+
+
+@pytest.mark.parametrize("kind", [Kind.CLOSING, Kind.LEAVE])
+def test_an_export_comes_between_the_last_save_and_the_end_and_not_with_a_drain(kind):
+    made = rig()
+    made.attempt()
+    closing(made, "g0", kind=kind)
+    lineage = made.state.clocks.lineage
+    seen = []
+    made.state.export = lambda tensors, clocks: seen.append((clocks.lineage, made.disk.told[-1][0], list(made.ended)))
+    made.parts.signals.notice(Notice(epoch=EPOCH, ended=lineage))
+    with pytest.raises(ExitRequest):
+        made.attempt()
+    assert seen == ([(lineage, "save_last", [])] if kind is Kind.CLOSING else [])
+
+
+def test_a_run_whose_export_fails_has_not_ended():
+    made = rig()
+    made.attempt()
+    closing(made, "g0")
+
+    def export(tensors, clocks):
+        raise CheckpointError("no space")
+
+    made.state.export = export
+    with pytest.raises(CheckpointError):
+        made.attempt()
     assert made.ended == []

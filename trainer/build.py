@@ -34,10 +34,13 @@ from replica_groups.seat import Limits, Seat, serve_manager
 from trainer.announce import announce, event_sink, set_failpoints
 from trainer.compute import Compute
 from trainer.connection import Connection
+from trainer.data.assets import keep_tokenizer
 from trainer.data.build import Data
 from trainer.data.build import build as build_data
 from trainer.disk import build_disk, cpu_group
+from trainer.exports import last_export
 from trainer.failpoints import Failpoints
+from trainer.initial import hf_start
 from trainer.laps import Laps
 from trainer.models.registry import ModelSpec, get
 from trainer.optimizer import build_optimizer
@@ -96,6 +99,8 @@ def build(
     rehearse(config, connection, data, compute, reducer, device=device)
     laps.done("rehearse")
     state = _state(config, place, connection, spec, data, model, optimizer, server, phases, failpoints, sink, run)
+    if place.rank == 0:
+        keep_tokenizer(run.tokenizer, trained=data.store.tokenizer, assets=config.model.hf_assets_path)
     laps.done("model")
     announce(place, sink, config, connection, laps)
     parts = Parts(
@@ -208,12 +213,16 @@ def _state(
 ) -> StateKeeper:
     tensors = closed_list([model], [optimizer])
 
-    def from_seed() -> None:
+    from_folder = hf_start(config, spec, tensors)
+    writer = f"{place.group}.{connection.incarnation}"
+
+    def from_seed() -> str | None:
         spec.init_weights(model, seed=config.debug.seed)
         with torch.no_grad():
             for name, tensor in tensors.items():
                 if name.startswith("optim."):
                     tensor.zero_()
+        return from_folder() if from_folder is not None else None
 
     digest = state_digest_of(config, data=data.store.digest)
     scratch = Clocks(step=0, quorum_id=0, cursor=0, tokens=0, seed=config.debug.seed, config_digest=digest)
@@ -249,6 +258,7 @@ def _state(
         failpoint=failpoints,
         sink=sink,
         patience_s=connection.timeouts.failure_detection_s,
+        export=last_export(config, spec, tensors, run=run, writer=writer, secret=secret_key(), sink=sink),
     )
 
 

@@ -64,8 +64,8 @@ class StateKeeper:
     clocks: Clocks
     """Of scratch at first; replaced by every commit, heal and restore."""
     tensors: dict[str, torch.Tensor]
-    from_seed: Callable[[], None]
-    """Makes the tensors what the seed says they are at step 0."""
+    from_seed: Callable[[], str | None]
+    """Makes the tensors what the seed says they are at step 0; the folder that gave their weights, if one did."""
     scratch: Clocks
     disk: Disk
     server: StateServer
@@ -78,6 +78,8 @@ class StateKeeper:
     sink: EventSink
     patience_s: float
     """How long a healer whose sources are gone waits to be told that the attempt is over."""
+    export: Callable[[Mapping[str, torch.Tensor], Clocks], None] | None = None
+    """What the end of the run leaves beside the checkpoint, if anything. Collective."""
     void: bool = True
     unconfirmed: Lineage | None = None
     _incoming: _Incoming | None = None
@@ -149,8 +151,9 @@ class StateKeeper:
             current=grant.current, healing=False, restore=grant.restore, found=self.disk.seen()
         )
         self.void = True
+        weights: str | None = None
         if resume.path is None:
-            self.from_seed()
+            weights = self.from_seed()
             self.clocks = self.scratch
         else:
             self.clocks = self.disk.load(resume.path, self.tensors)
@@ -161,6 +164,7 @@ class StateKeeper:
             lineage=str(resume.lineage),
             source=resume.source.value,
             reason=reason,
+            **({"weights": weights} if weights else {}),
             seconds=time.monotonic() - began,
         )
         if grant.kind is not Kind.TRAIN:
@@ -177,6 +181,11 @@ class StateKeeper:
     def save_last(self) -> None:
         """Publish the confirmed state before the group leaves. Raises CheckpointError."""
         self.disk.save_last(self.tensors, self.clocks)
+
+    def export_last(self) -> None:
+        """After the last state of the run is published. Collective. Raises CheckpointError."""
+        if self.export is not None:
+            self.export(self.tensors, self.clocks)
 
     def digest(self) -> str:
         """The state's digest. Collective over the group."""

@@ -227,6 +227,7 @@ class Transaction:
                 state.save_last()
                 if grant.kind is Kind.LEAVE:
                     raise ExitRequest(Exit.DRAINED, "drained; the last state is saved")
+                state.export_last()
                 p.report_end(grant.current)
             p.signals.wait_until(lambda: p.signals.ended is not None, over=lambda: p.signals.lost(grant))
         except AttemptOver as over:

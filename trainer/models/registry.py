@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 
 import trainer.models
+from trainer.models.exchange import Exchange
 
 Args = TypeVar("Args")
 
@@ -25,6 +26,8 @@ class ModelSpec(abc.ABC, Generic[Args]):
 
     name: str
     flavors: Mapping[str, Args]
+    exchange: Exchange[Args] | None = None
+    """How weights are imported and exported; None: not at all."""
 
     def flavor(self, name: str) -> Args:
         """The shape called ``name``. Raises ValueError that lists the known ones."""

@@ -6,6 +6,7 @@ from torch import nn
 
 from trainer.models.llama3 import args as shapes
 from trainer.models.llama3.args import FLAVORS, Llama3Args
+from trainer.models.llama3.foreign import Llama3Exchange
 from trainer.models.llama3.model import Llama3
 from trainer.models.registry import ModelSpec
 
@@ -13,6 +14,7 @@ from trainer.models.registry import ModelSpec
 class _Llama3Spec(ModelSpec[Llama3Args]):
     name = "llama3"
     flavors = FLAVORS
+    exchange = Llama3Exchange()
 
     def build(self, args: Llama3Args, *, seq_len: int, vocab_size: int | None = None) -> Llama3:
         return Llama3(args.with_vocab(vocab_size), seq_len=seq_len)

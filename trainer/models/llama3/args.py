@@ -69,6 +69,29 @@ FLAVORS: Mapping[str, Llama3Args] = MappingProxyType(
 )
 
 
+def parameter_shapes(args: Llama3Args) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter, by name, in the model's order. A tied output has none of its own."""
+    rows, narrow, wide = args.heads * args.head_dim, args.kv_heads * args.head_dim, args.ffn_dim
+    block: dict[str, tuple[int, ...]] = {
+        "attention_norm": (args.dim,),
+        "attention.wq": (rows, args.dim),
+        "attention.wk": (narrow, args.dim),
+        "attention.wv": (narrow, args.dim),
+        "attention.wo": (args.dim, rows),
+        "ffn_norm": (args.dim,),
+        "feed_forward.w1": (wide, args.dim),
+        "feed_forward.w2": (args.dim, wide),
+        "feed_forward.w3": (wide, args.dim),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (args.vocab_size, args.dim)}
+    for layer in range(args.layers):
+        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in block.items()}
+    shapes["norm.weight"] = (args.dim,)
+    if not args.tied:
+        shapes["output.weight"] = (args.vocab_size, args.dim)
+    return shapes
+
+
 def num_params(args: Llama3Args) -> int:
     """Trainable numbers; a tied embedding counts once."""
     attention = 2 * args.dim * args.head_dim * (args.heads + args.kv_heads)

@@ -7,12 +7,14 @@ partner in the second, so rows of the query and key projections are permuted. Ca
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from trainer.models.llama3.args import Llama3Args
+from checkpointing.weights import Weight, WeightMap
+from trainer.models.llama3.args import Llama3Args, parameter_shapes
 
 _BLOCK_NAMES = {
     "attention_norm": "input_layernorm",
@@ -27,6 +29,10 @@ _BLOCK_NAMES = {
 }
 
 
+_TABLES = ("rotary_emb.inv_freq",)
+"""Old exports carry the rotary frequencies too; they follow from the config."""
+
+
 def names(args: Llama3Args) -> dict[str, str]:
     """Every parameter of the model with its name there, in the model's order. A tied output has none of its own."""
     pairs = {"tok_embeddings.weight": "model.embed_tokens.weight"}
@@ -39,20 +45,39 @@ def names(args: Llama3Args) -> dict[str, str]:
     return pairs
 
 
+def weight_map(args: Llama3Args) -> WeightMap:
+    """The pairing of every parameter, for reading and writing tensor by tensor."""
+    shapes = parameter_shapes(args)
+    weights = []
+    for ours, theirs in names(args).items():
+        rotated = _is_rotated(ours)
+        weights.append(
+            Weight(
+                name=ours,
+                theirs=theirs,
+                shape=shapes[ours],
+                block=args.head_dim if rotated else 1,
+                to_theirs=functools.partial(to_hf_layout, ours, args=args),
+                to_ours=functools.partial(from_hf_layout, ours, args=args),
+            )
+        )
+    repeats = {"lm_head.weight": "model.embed_tokens.weight"} if args.tied else {}
+    return WeightMap(weights=tuple(weights), repeats=repeats, ignored=_TABLES)
+
+
 def to_hf_layout(name: str, tensor: Tensor, args: Llama3Args) -> Tensor:
-    """The tensor of our parameter ``name`` as Hugging Face lays it out (a copy for queries and keys, else itself)."""
-    heads = _rotated_heads(name, args)
-    if heads is None:
+    """The tensor of our parameter ``name``, or whole heads of it, as Hugging Face lays it out (a copy for queries and
+    keys, else itself)."""
+    if not _is_rotated(name):
         return tensor
-    return tensor.view(heads, args.head_dim // 2, 2, -1).transpose(1, 2).reshape(tensor.shape)
+    return tensor.reshape(-1, args.head_dim // 2, 2, tensor.shape[1]).transpose(1, 2).reshape(tensor.shape)
 
 
 def from_hf_layout(name: str, tensor: Tensor, args: Llama3Args) -> Tensor:
     """Inverse of ``to_hf_layout``; ``name`` is ours."""
-    heads = _rotated_heads(name, args)
-    if heads is None:
+    if not _is_rotated(name):
         return tensor
-    return tensor.view(heads, 2, args.head_dim // 2, -1).transpose(1, 2).reshape(tensor.shape)
+    return tensor.reshape(-1, 2, args.head_dim // 2, tensor.shape[1]).transpose(1, 2).reshape(tensor.shape)
 
 
 def to_hf(state: Mapping[str, Tensor], args: Llama3Args) -> dict[str, Tensor]:
@@ -109,11 +134,9 @@ def config(args: Llama3Args, *, seq_len: int) -> dict[str, Any]:
     }
 
 
-def _rotated_heads(name: str, args: Llama3Args) -> int | None:
-    """How many heads the parameter projects to when they are rotated, else None."""
-    if name.endswith("attention.wq.weight"):
-        return args.heads
-    return args.kv_heads if name.endswith("attention.wk.weight") else None
+def _is_rotated(name: str) -> bool:
+    """Whether the parameter projects to heads that are rotated."""
+    return name.endswith(("attention.wq.weight", "attention.wk.weight"))
 
 
 def _check(*, expected: Any, found: Mapping[str, Tensor]) -> None:

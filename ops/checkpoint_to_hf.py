@@ -1,0 +1,60 @@
+"""``phalanx checkpoint to-hf STEP_FOLDER OUT_FOLDER``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from configs.secret import secret_key
+from ops.console import Console
+from ops.conversion import conversion, folder_given
+from ops.result import Result
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """A checkpoint, a folder, and what cannot be read from what lies around the checkpoint."""
+    parser.add_argument("step_folder", metavar="STEP_FOLDER", type=Path, help="one checkpoint")
+    parser.add_argument("out", metavar="OUT_FOLDER", type=Path, help="the model folder to write; it must not exist")
+    parser.add_argument(
+        "--export-dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="dtype of the weights written (default: the checkpoint's own)",
+    )
+    parser.add_argument("--model", help="the model (default: what the run's config or the import says)")
+    parser.add_argument("--flavor", help="its flavor (the same)")
+    parser.add_argument(
+        "--tokenizer", metavar="FOLDER", type=Path, help="folder with tokenizer files (default: the run's)"
+    )
+    parser.add_argument(
+        "--max-file-gb", metavar="GB", type=_size, default=5.0, help="largest file of weights in GB (default: 5)"
+    )
+
+
+def run(options: argparse.Namespace, console: Console) -> Result:
+    """Convert. Exit 2 for paths and names that cannot be used, 6 for a checkpoint that does not verify."""
+    folder_given(options.step_folder)
+    with conversion():
+        from checkpointing.hf_format import EXPORT_DTYPES  # heavy: torch
+        from trainer.convert import to_hf
+
+        data = to_hf(
+            options.step_folder,
+            options.out,
+            model=options.model,
+            flavor=options.flavor,
+            tokenizer=options.tokenizer,
+            dtype=EXPORT_DTYPES[options.export_dtype] if options.export_dtype else None,
+            limit=int(options.max_file_gb * 1e9),
+            secret=secret_key(),
+            progress=console.say,
+        )
+    tokenizer = "" if data["tokenizer"] else "; no tokenizer was found: --tokenizer FOLDER adds one"
+    return Result(text=f"{options.out}: {data['bytes'] / 1e6:,.1f} MB of weights{tokenizer}", data=data)
+
+
+def _size(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError("expected a number above 0")
+    return value
