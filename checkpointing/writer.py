@@ -339,6 +339,7 @@ class Checkpointer:
                 bytes=written.bytes if written else 0,
                 seconds=written.seconds if written else seconds,
                 stall_seconds=written.stall if written else stall,
+                free_bytes=folders.free_bytes(self._folder),
                 **({"reason": reason} if reason else {}),
             )
 

@@ -96,6 +96,7 @@ class Checkpoint(Section):
     """Below ``job.dump_folder``."""
     interval: Count = 1
     interval_s: SomeSeconds | None = None
+    """At most one save in so many seconds."""
     keep_latest_k: Natural = 5
     """0 keeps all."""
     keep_every: Count | None = None
@@ -109,6 +110,7 @@ class Checkpoint(Section):
     create_seed_checkpoint: bool = False
     load_only: bool = False
     enable_first_step_checkpoint: bool = False
+    """Step 1 is saved whatever ``interval`` says."""
     initial_load_path: str | None = None
     initial_load_in_hf: Annotated[bool, INITIAL] = False
     initial_load_in_hf_quantized: Annotated[bool, INITIAL] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from checkpointing.errors import DamagedCheckpoint
 from checkpointing.resume import Found, load, offers, survey
 from checkpointing.state import Clocks
+from checkpointing.turns import Commit, Policy, alone, decide_turn, time_slice
 from checkpointing.writer import Checkpointer
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
@@ -33,7 +35,16 @@ class NoDisk:
     def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks:
         raise LookupError(f"this run saves nothing; {path} cannot be loaded")
 
-    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        clocks: Clocks,
+        *,
+        rank: int,
+        size: int,
+        holds: bool,
+        holders: int,
+    ) -> None:
         """Nothing."""
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
@@ -61,7 +72,8 @@ class RunDisk:
         config_digest: str,
         secret: bytes | None,
         fork: bool,
-        interval: int,
+        policy: Policy,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
         self._checkpointer = checkpointer
@@ -69,7 +81,10 @@ class RunDisk:
         self._config_digest = config_digest
         self._secret = secret
         self._fork = fork
-        self._interval = interval
+        self._policy = policy
+        self._clock = clock
+        self._last_slice: int | None = None
+        self._alone = False
 
     def offered(self) -> tuple[Found, ...]:
         """What this group may bring to a start, by manifests and sizes; a joiner of a living run must not read more.
@@ -91,11 +106,40 @@ class RunDisk:
         except DamagedCheckpoint as error:
             raise ExitRequest(Exit.INCARNATION_OVER, error.reason) from error
 
-    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        clocks: Clocks,
+        *,
+        rank: int,
+        size: int,
+        holds: bool,
+        holders: int,
+    ) -> None:
         """Save in the background if this step is saved and it is the turn of participant ``rank`` of ``size``."""
-        due = clocks.step % self._interval == 0
-        turn = due and clocks.step // self._interval % size == rank
+        commit = Commit(step=clocks.step, rank=rank, size=size, holds=holds, holders=holders, now=self._now())
+        self._tell(alone(commit, self._policy) and holds)
+        turn, _ = decide_turn(commit, self._policy, last_slice=self._last_slice)
+        if turn:
+            self._last_slice = time_slice(commit.now, self._policy)
         self._checkpointer.maybe_save(tensors=tensors, clocks=clocks, turn=turn)
+
+    def _now(self) -> float:
+        """Rank 0's clock on every rank, so that all decide alike. Collective when saving goes by the clock."""
+        if self._policy.interval_s is None:
+            return 0.0
+        now = torch.tensor([self._clock()], dtype=torch.float64)
+        dist.broadcast(now, group=self._group, group_src=0)
+        return float(now)
+
+    def _tell(self, alone_now: bool) -> None:
+        """The log says when the only group left saves every step, and when it need not any more."""
+        if alone_now != self._alone:
+            self._alone = alone_now
+            if alone_now:
+                print("no other group holds the state: every step is saved, whatever checkpoint.interval says")
+            else:
+                print("another group holds the state: saving goes by checkpoint.interval again")
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
         """Collective over the group; blocks. Raises CheckpointError."""
@@ -146,7 +190,12 @@ def build_disk(
         config_digest=config_digest,
         secret=secret,
         fork=config.checkpoint.fork,
-        interval=config.checkpoint.interval,
+        policy=Policy(
+            interval=config.checkpoint.interval,
+            interval_s=config.checkpoint.interval_s,
+            first_step=config.checkpoint.enable_first_step_checkpoint,
+            groups=config.launch.groups,
+        ),
     )
 
 
