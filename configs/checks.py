@@ -121,6 +121,29 @@ def _folders(config: Config) -> Iterator[Finding]:
         yield Finding(keys=("checkpoint.folder",), expected=expected)
 
 
+def _loading(config: Config) -> Iterator[Finding]:
+    c = config.checkpoint
+    if not c.enable:
+        return
+    excluded = set(c.exclude_from_loading)
+    if unknown := sorted(excluded - _LOADABLE):
+        expected = f"expected some of {', '.join(sorted(_LOADABLE))}; not {', '.join(unknown)}"
+        yield Finding(keys=("checkpoint.exclude_from_loading",), expected=expected)
+    if excluded and c.initial_load_path is None:
+        expected = "expected checkpoint.initial_load_path with it: a run's own checkpoints are loaded as a whole"
+        yield Finding(keys=("checkpoint.exclude_from_loading",), expected=expected)
+    if c.trust and c.initial_load_path is None:
+        expected = "expected checkpoint.initial_load_path with it: a run's own checkpoints have digests"
+        yield Finding(keys=("checkpoint.trust",), expected=expected)
+    if c.initial_load_path is None or c.initial_load_in_hf:
+        return
+    if not c.initial_load_model_only and not excluded >= _CLOCKS:
+        expected = f"expected {', '.join(sorted(_CLOCKS))} in checkpoint.exclude_from_loading: the clocks start afresh"
+        yield Finding(keys=("checkpoint.initial_load_model_only",), expected=expected)
+    if "model" in excluded and (c.initial_load_model_only or "optimizer" in excluded):
+        yield Finding(keys=("checkpoint.exclude_from_loading",), expected="expected something that is loaded")
+
+
 def _times(config: Config) -> Iterator[Finding]:
     for keys, expected in timeouts.violations(timeouts.derive(config)):
         yield Finding(keys=keys, expected=expected)
@@ -131,6 +154,8 @@ def _one_of(names: Iterator[str] | tuple[str, ...] | dict[str, tuple[str, ...]])
 
 
 _RESERVED = {"events", "logs", "tb", "traces"}
+_CLOCKS = {"lr_scheduler", "data_loader", "train_state"}
+_LOADABLE = {"model", "optimizer", *_CLOCKS}
 _DEGREES = (
     "parallelism.data_parallel_shard_degree",
     "parallelism.data_parallel_replicate_degree",
@@ -145,5 +170,6 @@ CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _groups,
     _failpoints,
     _folders,
+    _loading,
     _times,
 )

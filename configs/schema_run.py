@@ -93,7 +93,7 @@ class Checkpoint(Section):
 
     enable: bool = True
     folder: str = "checkpoints"
-    """Below ``job.dump_folder``."""
+    """Below ``job.dump_folder``. ``{group}`` in it is the group's name: each keeps checkpoints of its own."""
     interval: Count = 1
     interval_s: SomeSeconds | None = None
     """At most one save in so many seconds."""
@@ -105,16 +105,20 @@ class Checkpoint(Section):
     fork: bool = False
     """Go on from a state whose model, data, batch or optimizer differs from this config's, as a new history."""
     trust: bool = False
+    """``initial_load_path`` may be a DCP folder that no digest vouches for: it is unpickled."""
     load_step: Annotated[int, Field(ge=-1)] = -1
+    """Start from this step instead of the newest; below the newest only with ``fork``. Met once."""
     exclude_from_loading: Names = ()
+    """What ``initial_load_path`` does not give."""
     create_seed_checkpoint: bool = False
     load_only: bool = False
     enable_first_step_checkpoint: bool = False
     """Step 1 is saved whatever ``interval`` says."""
     initial_load_path: str | None = None
+    """A checkpoint of another run whose tensors step 0 takes, when this run has none of its own."""
     initial_load_in_hf: Annotated[bool, INITIAL] = False
     initial_load_in_hf_quantized: Annotated[bool, INITIAL] = False
-    initial_load_model_only: Annotated[bool, INITIAL] = True
+    initial_load_model_only: bool = True
     last_save_model_only: bool = False
     last_save_in_hf: bool = False
     export_dtype: Annotated[Literal["float16", "bfloat16", "float32"], EXPORT] = "float32"

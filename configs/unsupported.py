@@ -114,12 +114,8 @@ GATES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("launch.price_per_group_hour", "costs in the report", _off_default(None)),
     ("fault_tolerance.divergence_check", "the divergence sentinel", bool),
     ("fault_tolerance.semi_sync_method", "semi-synchronous training (LocalSGD, DiLoCo)", bool),
-    ("checkpoint.trust", "loading files that no digest vouches for", bool),
-    ("checkpoint.load_step", "going back to a chosen step", _off_default(-1)),
-    ("checkpoint.exclude_from_loading", "loading a part of a checkpoint", bool),
     ("checkpoint.create_seed_checkpoint", "seed checkpoints", bool),
     ("checkpoint.load_only", "loading without saving", bool),
-    ("checkpoint.initial_load_path", "starting from another run's checkpoint", bool),
     ("checkpoint.last_save_model_only", "model-only checkpoints", bool),
     ("checkpoint.last_save_in_hf", "Hugging Face checkpoints", bool),
 )

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from configs.load import ConfigError, parse_text
+from configs.names import EACH_GROUP
 from configs.run_folder import RunFolder
 from configs.words import Exit, ExitRequest
 from ops.console import Console
@@ -47,9 +48,13 @@ def checkpoint_folder(run: Path) -> Path:
     if not config.exists():
         return run
     try:
-        return run / parse_text(config.read_text(), where=str(config)).checkpoint.folder
+        folder = parse_text(config.read_text(), where=str(config)).checkpoint.folder
     except ConfigError as error:
         raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+    if EACH_GROUP in folder:
+        there = ", ".join(map(str, sorted(run.glob(folder.replace(EACH_GROUP, "*"))))) or "none yet"
+        raise ExitRequest(Exit.BAD_CONFIG, f"each group of {run} has a folder of its own; name one: {there}")
+    return run / folder
 
 
 def secret() -> bytes | None:

@@ -167,12 +167,8 @@ ACTING = {
     "experimental.custom_args_module": "my.args",
     "launch.nodes_per_group": "2",
     "fault_tolerance.semi_sync_method": "diloco",
-    "checkpoint.trust": "true",
-    "checkpoint.load_step": "5",
-    "checkpoint.exclude_from_loading": "optimizer,lr_scheduler",
     "checkpoint.create_seed_checkpoint": "true",
     "checkpoint.load_only": "true",
-    "checkpoint.initial_load_path": "/some/where",
     "checkpoint.last_save_model_only": "true",
     "checkpoint.last_save_in_hf": "true",
 }

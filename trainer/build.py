@@ -38,6 +38,7 @@ from trainer.data.build import Data
 from trainer.data.build import build as build_data
 from trainer.disk import build_disk, cpu_group
 from trainer.failpoints import Failpoints
+from trainer.initial_checkpoint import checkpoint_start
 from trainer.models.registry import ModelSpec, get
 from trainer.optimizer import build_optimizer
 from trainer.parts import Parts
@@ -199,12 +200,15 @@ def _state(
 ) -> StateKeeper:
     tensors = closed_list([model], [optimizer])
 
-    def from_seed() -> None:
+    from_folder = checkpoint_start(config, tensors, group=cpu_group(), secret=_secret())
+
+    def from_seed() -> str | None:
         spec.init_weights(model, seed=config.debug.seed)
         with torch.no_grad():
             for name, tensor in tensors.items():
                 if name.startswith("optim."):
                     tensor.zero_()
+        return from_folder() if from_folder is not None else None
 
     digest = config_digest(config)
     scratch = Clocks(step=0, quorum_id=0, cursor=0, tokens=0, seed=config.debug.seed, config_digest=digest)

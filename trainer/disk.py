@@ -9,11 +9,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from checkpointing.errors import DamagedCheckpoint
+from checkpointing import chosen
+from checkpointing.errors import CheckpointError, DamagedCheckpoint
 from checkpointing.resume import Found, load, offers, survey
 from checkpointing.state import Clocks
 from checkpointing.turns import Commit, Policy, alone, decide_turn, time_slice
 from checkpointing.writer import Checkpointer
+from configs.names import own_folder
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
 from configs.words import Exit, ExitRequest, Lineage
@@ -73,6 +75,8 @@ class RunDisk:
         secret: bytes | None,
         fork: bool,
         policy: Policy,
+        load_step: int = -1,
+        initial: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
@@ -82,6 +86,8 @@ class RunDisk:
         self._secret = secret
         self._fork = fork
         self._policy = policy
+        self._load_step = load_step
+        self._initial = initial
         self._clock = clock
         self._last_slice: int | None = None
         self._alone = False
@@ -90,8 +96,20 @@ class RunDisk:
         """What this group may bring to a start, by manifests and sizes; a joiner of a living run must not read more.
         Raises CheckpointError."""
         there = survey(self._folder, secret=self._secret, verify_newest=0)
-        found, reason = offers(there, config_digest=self._config_digest, fork=self._fork)
+        lineages = [each.lineage for each in there.found]
+        step = self._load_step
+        if chosen.met(self._folder, step, lineages):
+            print(f"checkpoint.load_step = {step} was met earlier: the run goes on from there")
+            step = -1
+        found, reason = offers(there, config_digest=self._config_digest, fork=self._fork, load_step=step)
+        if step >= 0:
+            try:
+                chosen.remember(self._folder, step, lineages)
+            except OSError as error:
+                raise CheckpointError(f"checkpoint.load_step = {step} cannot be noted: {error}") from error
         print(f"on disk: {reason}")
+        if found and self._initial is not None:
+            print(f"checkpoint.initial_load_path = {self._initial!r} is ignored: {self._folder} holds a checkpoint")
         return found
 
     def seen(self) -> tuple[Found, ...]:
@@ -170,7 +188,7 @@ def build_disk(
     """The checkpoints that the config asks for. Collective over the group: saving has process groups of its own."""
     if not config.checkpoint.enable:
         return NoDisk()
-    folder = run.root / config.checkpoint.folder
+    folder = run.root / own_folder(config.checkpoint.folder, group=place.group)
     checkpointer = Checkpointer(
         folder,
         group=cpu_group(),
@@ -196,6 +214,8 @@ def build_disk(
             first_step=config.checkpoint.enable_first_step_checkpoint,
             groups=config.launch.groups,
         ),
+        load_step=config.checkpoint.load_step,
+        initial=config.checkpoint.initial_load_path,
     )
 
 

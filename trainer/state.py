@@ -71,8 +71,8 @@ class StateKeeper:
     clocks: Clocks
     """Of scratch at first; replaced by every commit, heal and restore."""
     tensors: dict[str, torch.Tensor]
-    from_seed: Callable[[], None]
-    """Makes the tensors what the seed says they are at step 0."""
+    from_seed: Callable[[], str | None]
+    """Makes the tensors what the seed says they are at step 0; the folder that gave their weights, if one did."""
     scratch: Clocks
     disk: Disk
     server: StateServer
@@ -153,8 +153,9 @@ class StateKeeper:
             current=grant.current, healing=False, restore=grant.restore, found=self.disk.seen()
         )
         self.void = True
+        weights: str | None = None
         if resume.path is None:
-            self.from_seed()
+            weights = self.from_seed()
             self.clocks = self.scratch
         else:
             self.clocks = self.disk.load(resume.path, self.tensors)
@@ -165,6 +166,7 @@ class StateKeeper:
             lineage=str(resume.lineage),
             source=resume.source.value,
             reason=reason,
+            **({"weights": weights} if weights else {}),
             seconds=time.monotonic() - began,
         )
         if grant.kind is not Kind.TRAIN:
