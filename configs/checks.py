@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 from configs import failpoints, known, shapes, timeouts
-from configs.names import nearest
+from configs.names import URL_SCHEMES, is_url, nearest
 from configs.schema import Config
 
 
@@ -115,6 +115,12 @@ def _misfit(text: str, ranks: int, groups: int) -> str | None:
 
 
 def _folders(config: Config) -> Iterator[Finding]:
+    folder = config.checkpoint.folder
+    if is_url(folder):
+        if folder.partition("://")[0] not in URL_SCHEMES:
+            expected = f"expected a folder below job.dump_folder, or a URL of {', '.join(URL_SCHEMES)}"
+            yield Finding(keys=("checkpoint.folder",), expected=expected)
+        return
     parts = PurePath(config.checkpoint.folder).parts
     if not parts or ".." in parts or parts[0] in _RESERVED or PurePath(config.checkpoint.folder).is_absolute():
         expected = f"expected a folder of its own below job.dump_folder, none of {', '.join(sorted(_RESERVED))}"

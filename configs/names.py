@@ -40,3 +40,12 @@ EACH_GROUP = "{group}"
 def own_folder(folder: str, *, group: str) -> str:
     """``checkpoint.folder`` as ``group`` uses it."""
     return folder.replace(EACH_GROUP, group)
+
+
+URL_SCHEMES = ("file", "s3", "gs")
+"""Of ``checkpoint.folder``; memory:// would end with its process."""
+
+
+def is_url(folder: str) -> bool:
+    """Whether ``checkpoint.folder`` names an object store."""
+    return "://" in folder

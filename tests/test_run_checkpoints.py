@@ -64,7 +64,8 @@ def test_a_run_starts_from_another_runs_weights_and_says_when_it_does_not(rig):
 
 def test_groups_that_share_no_disk_go_on_from_the_newest_of_those_that_came(rig):
     options = {"checkpoint__folder": "disks/{group}", "checkpoint__keep_latest_k": 0, "ranks": 1}
-    alone = rig.run("unshared-alone", groups=1, ranks=1, steps=150)
+    options["lr_scheduler__total_steps"] = 80
+    alone = rig.run("unshared-alone", groups=1, ranks=1, steps=80)
     first = rig.run("unshared", steps=8, **options)
     assert first.code == Exit.DONE, first.said
     disks = first.folder.root / "disks"
@@ -83,9 +84,9 @@ def test_groups_that_share_no_disk_go_on_from_the_newest_of_those_that_came(rig)
     kept = last[early]
     slow = rig.run(
         "unshared",
-        steps=150,
+        steps=80,
         fault_tolerance__start_wait_s=1,
-        chaos__failpoints=[f"{late}:build:delay=4"],
+        chaos__failpoints=[f"{late}:build:delay=2.5"],
         **options,
     )
     assert slow.code == Exit.DONE, slow.said
@@ -93,10 +94,13 @@ def test_groups_that_share_no_disk_go_on_from_the_newest_of_those_that_came(rig)
     lighthouse = read_events(slow.folder.event_log("lighthouse"))
     assert any("healing" in e and late in e["healing"] for e in slow.events(early, "commit")), lighthouse
     assert slow.series("digest") == alone.series("digest"), "the late one's newer state was not taken"
-    found = [path.name for path in (disks / late).iterdir()]
-    assert any(name.startswith(".aside-step-00000012") for name in found) or not any(
-        name.startswith("step-00000012") and name != slow.chain[11].folder for name in found
-    ), found
+    chain = {lineage.folder for lineage in slow.chain}
+    newest = max(path.name for path in (disks / late).glob("step-*"))
+    assert newest in chain, "it saves again, of the confirmed history"
+    stale = [path.name for path in (disks / late).glob("step-*") if path.name not in chain]
+    assert {Lineage.parse_folder(name).step for name in stale} <= set(range(kept + 1, last[late] + 1)), (
+        "not written over"
+    )
 
 
 def test_the_last_group_saves_every_step_until_another_has_healed(rig):
@@ -125,3 +129,17 @@ def test_by_the_clock_both_ranks_agree_and_few_are_saved(rig):
     assert 20 in saved
     assert len(saved) <= 3
     assert shutil.disk_usage(run.folder.root).free > 0
+
+
+def test_a_run_saves_in_an_object_store_and_goes_on_from_there(rig, tmp_path):
+    options = {"ranks": 2, "checkpoint__folder": f"file://{tmp_path}/store", "lr_scheduler__total_steps": 8}
+    first = rig.run("objects", steps=5, **options)
+    assert first.code == Exit.DONE, first.said
+    assert max(steps_in(tmp_path / "store")) == 5
+    second = rig.run("objects", steps=8, **options)
+    assert second.code == Exit.DONE, second.said
+    assert {e["step"] for g in ("g0", "g1") for e in second.events(g, "restore") if e["source"] == "disk"} == {5}
+    assert second.ledger.order_matches
+    spool = second.folder.root / "spool"
+    assert [path.name for path in spool.glob("*/step-*")] == []
+    assert len(steps_in(tmp_path / "store")) <= 6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,11 +13,13 @@ import torch.distributed as dist
 
 from checkpointing import chosen
 from checkpointing.errors import CheckpointError, DamagedCheckpoint
-from checkpointing.resume import Found, load, offers, survey
+from checkpointing.fellows import Fellows
+from checkpointing.objects import ObjectPlace
+from checkpointing.resume import Found, Survey, load, offers, survey
 from checkpointing.state import Clocks
 from checkpointing.turns import Commit, Policy, alone, decide_turn, time_slice
 from checkpointing.writer import Checkpointer
-from configs.names import own_folder
+from configs.names import is_url, own_folder
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
 from configs.words import Exit, ExitRequest, Lineage
@@ -75,6 +79,7 @@ class RunDisk:
         secret: bytes | None,
         fork: bool,
         policy: Policy,
+        objects: ObjectPlace | None = None,
         load_step: int = -1,
         initial: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -86,6 +91,7 @@ class RunDisk:
         self._secret = secret
         self._fork = fork
         self._policy = policy
+        self._objects = objects
         self._load_step = load_step
         self._initial = initial
         self._clock = clock
@@ -95,7 +101,7 @@ class RunDisk:
     def offered(self) -> tuple[Found, ...]:
         """What this group may bring to a start, by manifests and sizes; a joiner of a living run must not read more.
         Raises CheckpointError."""
-        there = survey(self._folder, secret=self._secret, verify_newest=0)
+        there = self._survey()
         lineages = [each.lineage for each in there.found]
         step = self._load_step
         if chosen.met(self._folder, step, lineages):
@@ -114,15 +120,31 @@ class RunDisk:
 
     def seen(self) -> tuple[Found, ...]:
         """Every checkpoint with a manifest; digests are verified by ``load``."""
-        return survey(self._folder, secret=self._secret, verify_newest=0).found
+        return self._survey().found
+
+    def _survey(self) -> Survey:
+        if self._objects is not None:
+            return self._objects.survey()
+        return survey(self._folder, secret=self._secret, verify_newest=0)
 
     def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks:
         """Collective over the group. Raises CheckpointError; a checkpoint that does not verify ends this incarnation,
         and its successor offers the next older one."""
+        fellows = Fellows(self._group)
+        if self._objects is not None:
+            failure = fellows.first(self._objects.pull(path) if fellows.rank == 0 else "")
+            if failure:
+                raise CheckpointError(failure)
         try:
             return load(path, tensors, group=self._group, secret=self._secret)
         except DamagedCheckpoint as error:
+            if self._objects is not None and fellows.rank == 0:
+                with contextlib.suppress(OSError):  # then the next start downloads it once more
+                    self._objects.mark_damaged(path, error.reason)
             raise ExitRequest(Exit.INCARNATION_OVER, error.reason) from error
+        finally:
+            if self._objects is not None and fellows.rank == 0:
+                shutil.rmtree(path, ignore_errors=True)  # a copy
 
     def save(
         self,
@@ -188,7 +210,12 @@ def build_disk(
     """The checkpoints that the config asks for. Collective over the group: saving has process groups of its own."""
     if not config.checkpoint.enable:
         return NoDisk()
-    folder = run.root / own_folder(config.checkpoint.folder, group=place.group)
+    where = own_folder(config.checkpoint.folder, group=place.group)
+    objects: ObjectPlace | None = None
+    folder = run.root / where
+    if is_url(where):
+        folder = run.root / "spool" / place.group
+        objects = ObjectPlace(where, spool=folder, secret=secret)
     checkpointer = Checkpointer(
         folder,
         group=cpu_group(),
@@ -199,6 +226,7 @@ def build_disk(
         secret=secret,
         sink=sink,
         failpoint=failpoint,
+        place=objects,
     )
     checkpointer.start()
     return RunDisk(
@@ -214,6 +242,7 @@ def build_disk(
             first_step=config.checkpoint.enable_first_step_checkpoint,
             groups=config.launch.groups,
         ),
+        objects=objects,
         load_step=config.checkpoint.load_step,
         initial=config.checkpoint.initial_load_path,
     )
