@@ -133,6 +133,14 @@ def limit_aside(folder: Path, *, keep: int) -> None:
         _remove(path)
 
 
+def free_bytes(folder: Path) -> int | None:
+    """Bytes that may still be written where the checkpoints lie, or None if nobody can say."""
+    try:
+        return shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
+    except OSError:
+        return None
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

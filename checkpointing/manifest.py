@@ -7,6 +7,7 @@ may open it before its digest from here has been verified. DCP's own files stay 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hmac
 import json
@@ -90,10 +91,19 @@ def encode(manifest: Manifest, *, secret: bytes | None) -> bytes:
 def read_manifest(folder: Path, *, secret: bytes | None) -> Manifest:
     """The manifest of a checkpoint folder; its seal is verified, the files are not looked at. Raises BadCheckpoint."""
     try:
-        body = json.loads((folder / MANIFEST).read_bytes())
+        data = (folder / MANIFEST).read_bytes()
     except FileNotFoundError:
         raise BadCheckpoint(f"no {MANIFEST}: the save was not finished, or it is not one of ours") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadCheckpoint(f"{MANIFEST} cannot be read: {error}") from None
+    return decode(data, secret=secret)
+
+
+def decode(data: bytes, *, secret: bytes | None) -> Manifest:
+    """Inverse of ``encode``, once the seal is verified. Raises BadCheckpoint."""
+    try:
+        body = json.loads(data)
+    except ValueError as error:
         raise BadCheckpoint(f"{MANIFEST} cannot be read: {error}") from None
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
         raise BadCheckpoint(f"{MANIFEST} is not in the format {_FORMAT!r}")
@@ -117,21 +127,26 @@ def read_manifest(folder: Path, *, secret: bytes | None) -> Manifest:
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
     """The cheap check: name and manifest agree, every file is there with its size. Raises BadCheckpoint."""
-    named = Lineage.parse_folder(folder.name)
+    sizes = {}
+    for name in manifest.files:
+        with contextlib.suppress(OSError):
+            sizes[name] = (folder / name).stat().st_size
+    check_files(Lineage.parse_folder(folder.name), manifest, sizes)
+
+
+def check_files(named: Lineage | None, manifest: Manifest, sizes: Mapping[str, int]) -> None:
+    """The same, of files that are known by name and size. Raises BadCheckpoint."""
     if named is not None and named != manifest.lineage:
         raise BadCheckpoint(f"the folder is named {named}, its manifest says {manifest.lineage}")
     if METADATA not in manifest.files:
         raise BadCheckpoint(f"{MANIFEST} does not vouch for {METADATA}")
     for name, file in manifest.files.items():
-        path = folder / name
         if Path(name).name != name:
             raise BadCheckpoint(f"{name} lies outside the folder")
-        try:
-            size = path.stat().st_size
-        except OSError:
-            raise BadCheckpoint(f"{name} is missing") from None
-        if size != file.size:
-            raise BadCheckpoint(f"{name} has {size} bytes instead of {file.size}")
+        if name not in sizes:
+            raise BadCheckpoint(f"{name} is missing")
+        if sizes[name] != file.size:
+            raise BadCheckpoint(f"{name} has {sizes[name]} bytes instead of {file.size}")
 
 
 def check_digests(folder: Path, manifest: Manifest, *, secret: bytes | None, names: Iterable[str]) -> None:

@@ -25,10 +25,9 @@ import torch
 import torch.distributed as dist
 
 from checkpointing import folder as folders
-from checkpointing.errors import BadCheckpoint, CheckpointError
+from checkpointing.errors import CheckpointError
 from checkpointing.fellows import Fellows
-from checkpointing.manifest import check_sizes, read_manifest
-from checkpointing.retention import retain
+from checkpointing.places import FolderPlace, Keep, Place
 from checkpointing.server import nothing
 from checkpointing.staging import Staging
 from checkpointing.state import Clocks, Tensors
@@ -71,7 +70,8 @@ class Checkpointer:
 
     ``group`` is a gloo process group of all ranks that only this object uses (None: one rank). ``writer`` is
     ``group.incarnation``. ``sink`` gets ``checkpoint`` events on rank 0, from the worker thread. ``keep_latest_k`` 0
-    keeps all; ``keep_every`` keeps every step that it divides.
+    keeps all; ``keep_every`` keeps every step that it divides. ``place`` is where checkpoints go that are written in
+    ``folder``; None: there.
     """
 
     def __init__(
@@ -86,12 +86,13 @@ class Checkpointer:
         secret: bytes | None = None,
         sink: EventSink = nothing,
         failpoint: Callable[..., None] = nothing,
+        place: Place | None = None,
     ) -> None:
         self._folder = folder
         self._fellows = Fellows(group)
         self._writer = writer
-        self._keep_latest_k = keep_latest_k
-        self._keep_every = keep_every
+        self._keep = Keep(keep_latest_k, keep_every)
+        self._place = FolderPlace(folder, writer=writer, secret=secret) if place is None else place
         self._blocking = async_mode == "disabled"
         self._secret = secret
         self._sink = sink
@@ -260,15 +261,7 @@ class Checkpointer:
             return False
         if lineage in self._written:
             return not self._publish(lineage)
-        return self._valid(lineage)
-
-    def _valid(self, lineage: Lineage) -> bool:
-        path = self._folder / lineage.folder
-        try:
-            check_sizes(path, read_manifest(path, secret=self._secret))
-        except BadCheckpoint:
-            return False
-        return folders.damage(path) is None
+        return self._place.holds(lineage)
 
     def _settle(self) -> None:
         """Publish or drop what waits, by what is known of it now."""
@@ -291,11 +284,11 @@ class Checkpointer:
         written = self._written.pop(lineage)
         try:
             self._failpoint("save_rename", step=lineage.step)
-            if self._valid(lineage):
+            if self._place.holds(lineage):
                 written.unfinished.remove()
                 self._report("skipped", lineage, written=written, reason="another group has saved it")
                 return ""
-            written.unfinished.publish()
+            self._place.publish(written.unfinished)
         except Exception as error:  # noqa: BLE001 - on rank 0 alone: its fellows wait for the answer
             written.unfinished.remove()
             self._report("failed", lineage, written=written, reason=f"not published: {error}")
@@ -303,18 +296,8 @@ class Checkpointer:
         self.last_saved = lineage
         self._report("saved", lineage, written=written)
         with contextlib.suppress(OSError):  # what could not be deleted now is tried again at the next save
-            self._let_go(lineage)
+            self._place.let_go(lineage, self._keep)
         return ""
-
-    def _let_go(self, durable: Lineage) -> None:
-        there = folders.published(self._folder)
-        decided = retain(there, durable=durable, keep_latest_k=self._keep_latest_k, keep_every=self._keep_every)
-        for lineage, reason in decided.set_aside.items():
-            _log.warning("set aside %s: %s", lineage.folder, reason)
-            folders.set_aside(there[lineage], reason)
-        for lineage in decided.delete:
-            folders.delete(there[lineage], writer=self._writer)
-        folders.limit_aside(self._folder, keep=self._keep_latest_k)
 
     def _report(
         self,
@@ -339,6 +322,7 @@ class Checkpointer:
                 bytes=written.bytes if written else 0,
                 seconds=written.seconds if written else seconds,
                 stall_seconds=written.stall if written else stall,
+                free_bytes=folders.free_bytes(self._folder),
                 **({"reason": reason} if reason else {}),
             )
 

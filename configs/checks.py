@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 from configs import failpoints, known, shapes, timeouts
-from configs.names import nearest
+from configs.names import URL_SCHEMES, is_url, nearest
 from configs.schema import Config
 
 
@@ -122,6 +122,12 @@ def _misfit(text: str, ranks: int, groups: int) -> str | None:
 
 
 def _folders(config: Config) -> Iterator[Finding]:
+    folder = config.checkpoint.folder
+    if is_url(folder):
+        if folder.partition("://")[0] not in URL_SCHEMES:
+            expected = f"expected a folder below job.dump_folder, or a URL of {', '.join(URL_SCHEMES)}"
+            yield Finding(keys=("checkpoint.folder",), expected=expected)
+        return
     parts = PurePath(config.checkpoint.folder).parts
     if not parts or ".." in parts or parts[0] in _RESERVED or PurePath(config.checkpoint.folder).is_absolute():
         expected = f"expected a folder of its own below job.dump_folder, none of {', '.join(sorted(_RESERVED))}"
@@ -136,6 +142,29 @@ def _initial(config: Config) -> Iterator[Finding]:
         yield Finding(keys=keys, expected="expected the folder in checkpoint.initial_load_path or model.hf_assets_path")
 
 
+def _loading(config: Config) -> Iterator[Finding]:
+    c = config.checkpoint
+    if not c.enable:
+        return
+    excluded = set(c.exclude_from_loading)
+    if unknown := sorted(excluded - _LOADABLE):
+        expected = f"expected some of {', '.join(sorted(_LOADABLE))}; not {', '.join(unknown)}"
+        yield Finding(keys=("checkpoint.exclude_from_loading",), expected=expected)
+    if excluded and c.initial_load_path is None:
+        expected = "expected checkpoint.initial_load_path with it: a run's own checkpoints are loaded as a whole"
+        yield Finding(keys=("checkpoint.exclude_from_loading",), expected=expected)
+    if c.trust and c.initial_load_path is None:
+        expected = "expected checkpoint.initial_load_path with it: a run's own checkpoints have digests"
+        yield Finding(keys=("checkpoint.trust",), expected=expected)
+    if c.initial_load_path is None or c.initial_load_in_hf:
+        return
+    if not c.initial_load_model_only and not excluded >= _CLOCKS:
+        expected = f"expected {', '.join(sorted(_CLOCKS))} in checkpoint.exclude_from_loading: the clocks start afresh"
+        yield Finding(keys=("checkpoint.initial_load_model_only",), expected=expected)
+    if "model" in excluded and (c.initial_load_model_only or "optimizer" in excluded):
+        yield Finding(keys=("checkpoint.exclude_from_loading",), expected="expected something that is loaded")
+
+
 def _times(config: Config) -> Iterator[Finding]:
     for keys, expected in timeouts.violations(timeouts.derive(config)):
         yield Finding(keys=keys, expected=expected)
@@ -145,7 +174,9 @@ def _one_of(names: Iterator[str] | tuple[str, ...] | dict[str, tuple[str, ...]])
     return "expected one of " + ", ".join(repr(name) for name in names)
 
 
-_RESERVED = {"events", "exports", "logs", "tb", "tokenizer", "traces"}
+_RESERVED = {"events", "exports", "logs", "spool", "tb", "tokenizer", "traces"}
+_CLOCKS = {"lr_scheduler", "data_loader", "train_state"}
+_LOADABLE = {"model", "optimizer", *_CLOCKS}
 _DEGREES = (
     "parallelism.data_parallel_shard_degree",
     "parallelism.data_parallel_replicate_degree",
@@ -161,6 +192,7 @@ CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _failpoints,
     _folders,
     _initial,
+    _loading,
     _times,
     _tls,
 )

@@ -31,3 +31,21 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
         return inside[here]
     elsewhere = [k for k in candidates if k.rpartition(".")[2] == name]
     return elsewhere[0] if elsewhere else nearest(key, candidates)
+
+
+EACH_GROUP = "{group}"
+"""In ``checkpoint.folder``: groups that share no disk, or should not share a folder, each have one of their own."""
+
+
+def own_folder(folder: str, *, group: str) -> str:
+    """``checkpoint.folder`` as ``group`` uses it."""
+    return folder.replace(EACH_GROUP, group)
+
+
+URL_SCHEMES = ("file", "s3", "gs")
+"""Of ``checkpoint.folder``; memory:// would end with its process."""
+
+
+def is_url(folder: str) -> bool:
+    """Whether ``checkpoint.folder`` names an object store."""
+    return "://" in folder

@@ -106,9 +106,10 @@ class Checkpoint(Section):
 
     enable: bool = True
     folder: str = "checkpoints"
-    """Below ``job.dump_folder``."""
+    """Below ``job.dump_folder``. ``{group}`` in it is the group's name: each keeps checkpoints of its own."""
     interval: Count = 1
     interval_s: SomeSeconds | None = None
+    """At most one save in so many seconds."""
     keep_latest_k: Natural = 5
     """0 keeps all."""
     keep_every: Count | None = None
@@ -117,17 +118,22 @@ class Checkpoint(Section):
     fork: bool = False
     """Go on from a state whose model, data, batch or optimizer differs from this config's, as a new history."""
     trust: bool = False
+    """``initial_load_path`` may be a DCP folder that no digest vouches for: it is unpickled."""
     load_step: Annotated[int, Field(ge=-1)] = -1
+    """Start from this step instead of the newest; below the newest only with ``fork``. Met once."""
     exclude_from_loading: Names = ()
+    """What ``initial_load_path`` does not give."""
     create_seed_checkpoint: bool = False
     load_only: bool = False
     enable_first_step_checkpoint: bool = False
+    """Step 1 is saved whatever ``interval`` says."""
     initial_load_path: str | None = None
-    """With ``initial_load_in_hf`` a Hugging Face folder."""
+    """A checkpoint of another run whose tensors step 0 takes, when this run has none of its own; with
+    ``initial_load_in_hf`` a Hugging Face folder."""
     initial_load_in_hf: bool = False
     """Step 0 takes its weights from ``initial_load_path``, else from ``model.hf_assets_path``."""
     initial_load_in_hf_quantized: bool = False
-    initial_load_model_only: Annotated[bool, INITIAL] = True
+    initial_load_model_only: bool = True
     last_save_model_only: bool = False
     """The end of the run leaves a checkpoint of the weights alone in ``exports``, beside the full one."""
     last_save_in_hf: bool = False

@@ -68,10 +68,6 @@ def _reachable(key: str, config: Config) -> bool:
     """Whether a key's own switch is on."""
     if key == "debug.deterministic_warn_only":
         return config.debug.deterministic
-    if key == "checkpoint.enable_first_step_checkpoint":
-        return config.checkpoint.enable and config.checkpoint.interval > 1
-    if key == "checkpoint.initial_load_path":
-        return config.checkpoint.enable and not config.checkpoint.initial_load_in_hf
     if key == "checkpoint.initial_load_in_hf_quantized":
         return config.checkpoint.initial_load_in_hf
     return config.checkpoint.enable or not key.startswith("checkpoint.")
@@ -120,14 +116,8 @@ GATES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("launch.price_per_group_hour", "costs in the report", _off_default(None)),
     ("fault_tolerance.divergence_check", "the divergence sentinel", bool),
     ("fault_tolerance.semi_sync_method", "semi-synchronous training (LocalSGD, DiLoCo)", bool),
-    ("checkpoint.interval_s", "saving by the clock", _off_default(None)),
-    ("checkpoint.trust", "loading files that no digest vouches for", bool),
-    ("checkpoint.load_step", "going back to a chosen step", _off_default(-1)),
-    ("checkpoint.exclude_from_loading", "loading a part of a checkpoint", bool),
     ("checkpoint.create_seed_checkpoint", "seed checkpoints", bool),
     ("checkpoint.load_only", "loading without saving", bool),
-    ("checkpoint.enable_first_step_checkpoint", "a save after the first step only", bool),
-    ("checkpoint.initial_load_path", "starting from another run's checkpoint", bool),
     ("checkpoint.initial_load_in_hf_quantized", "quantized weights", bool),
 )
 """(key, feature, whether a value of that key would act)."""

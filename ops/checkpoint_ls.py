@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.load import ConfigError, parse_text
+from configs.names import EACH_GROUP
 from configs.run_folder import RunFolder
 from configs.schema_run import Checkpoint
 from configs.secret import secret_key
@@ -52,6 +53,9 @@ def checkpoint_folder(run: Path) -> tuple[Path, Checkpoint | None]:
         section = parse_text(config.read_text(), where=str(config)).checkpoint
     except ConfigError as error:
         raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+    if EACH_GROUP in section.folder:
+        there = ", ".join(map(str, sorted(run.glob(section.folder.replace(EACH_GROUP, "*"))))) or "none yet"
+        raise ExitRequest(Exit.BAD_CONFIG, f"each group of {run} has a folder of its own; name one: {there}")
     return run / section.folder, section
 
 

@@ -78,7 +78,14 @@ def _group() -> CollectorRegistry:
             {"event": "discard", "reason": "peer_lost"},
             {"event": "heal", "bytes": 1, "seconds": 1.0},
             {"event": "orphaned"},
-            {"event": "checkpoint", "status": "saved", "step": 1, "seconds": 1.0, "stall_seconds": 1.0},
+            {
+                "event": "checkpoint",
+                "status": "saved",
+                "step": 1,
+                "seconds": 1.0,
+                "stall_seconds": 1.0,
+                "free_bytes": 1,
+            },
             {"event": "divergence"},
         ]
     )

@@ -166,20 +166,13 @@ ACTING = {
     "experimental.custom_args_module": "my.args",
     "launch.nodes_per_group": "2",
     "fault_tolerance.semi_sync_method": "diloco",
-    "checkpoint.interval_s": "60",
-    "checkpoint.trust": "true",
-    "checkpoint.load_step": "5",
-    "checkpoint.exclude_from_loading": "optimizer,lr_scheduler",
     "checkpoint.create_seed_checkpoint": "true",
     "checkpoint.load_only": "true",
-    "checkpoint.enable_first_step_checkpoint": "true",
-    "checkpoint.initial_load_path": "/some/where",
     "checkpoint.initial_load_in_hf_quantized": "true",
 }
 SWITCHES = {
     "checkpoint.initial_load_in_hf_quantized": ["--checkpoint.initial_load_in_hf", "--model.hf_assets_path=."],
     "debug.deterministic_warn_only": ["--debug.deterministic"],
-    "checkpoint.enable_first_step_checkpoint": ["--checkpoint.interval=5"],
 }
 
 
@@ -204,7 +197,6 @@ def test_the_same_keys_are_fine_where_they_do_not_act():
         "--compile.components=loss",
     ]
     assert parse_text("", [*off, *idle, "--debug.deterministic_warn_only"])
-    assert parse_text("", ["--checkpoint.enable_first_step_checkpoint"])  # every step is saved
 
 
 def test_no_default_is_refused():

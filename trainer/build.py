@@ -41,6 +41,7 @@ from trainer.disk import build_disk, cpu_group
 from trainer.exports import last_export
 from trainer.failpoints import Failpoints
 from trainer.initial import hf_start
+from trainer.initial_checkpoint import checkpoint_start
 from trainer.laps import Laps
 from trainer.models.registry import ModelSpec, get
 from trainer.optimizer import build_optimizer
@@ -213,7 +214,9 @@ def _state(
 ) -> StateKeeper:
     tensors = closed_list([model], [optimizer])
 
-    from_folder = hf_start(config, spec, tensors)
+    from_folder = hf_start(config, spec, tensors) or checkpoint_start(
+        config, tensors, group=cpu_group(), secret=secret_key()
+    )
     writer = f"{place.group}.{connection.incarnation}"
 
     def from_seed() -> str | None:

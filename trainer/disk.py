@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from checkpointing.errors import DamagedCheckpoint
-from checkpointing.resume import Found, load, offers, survey
+from checkpointing import chosen
+from checkpointing.errors import CheckpointError, DamagedCheckpoint
+from checkpointing.fellows import Fellows
+from checkpointing.objects import ObjectPlace
+from checkpointing.resume import Found, Survey, load, offers, survey
 from checkpointing.state import Clocks
+from checkpointing.turns import Commit, Policy, alone, decide_turn, time_slice
 from checkpointing.writer import Checkpointer
+from configs.names import is_url, own_folder
 from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
 from configs.words import Exit, ExitRequest, Lineage
@@ -33,7 +41,16 @@ class NoDisk:
     def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks:
         raise LookupError(f"this run saves nothing; {path} cannot be loaded")
 
-    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        clocks: Clocks,
+        *,
+        rank: int,
+        size: int,
+        holds: bool,
+        holders: int,
+    ) -> None:
         """Nothing."""
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
@@ -61,7 +78,11 @@ class RunDisk:
         config_digest: str,
         secret: bytes | None,
         fork: bool,
-        interval: int,
+        policy: Policy,
+        objects: ObjectPlace | None = None,
+        load_step: int = -1,
+        initial: str | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
         self._checkpointer = checkpointer
@@ -69,33 +90,96 @@ class RunDisk:
         self._config_digest = config_digest
         self._secret = secret
         self._fork = fork
-        self._interval = interval
+        self._policy = policy
+        self._objects = objects
+        self._load_step = load_step
+        self._initial = initial
+        self._clock = clock
+        self._last_slice: int | None = None
+        self._alone = False
 
     def offered(self) -> tuple[Found, ...]:
         """What this group may bring to a start, by manifests and sizes; a joiner of a living run must not read more.
         Raises CheckpointError."""
-        there = survey(self._folder, secret=self._secret, verify_newest=0)
-        found, reason = offers(there, config_digest=self._config_digest, fork=self._fork)
+        there = self._survey()
+        lineages = [each.lineage for each in there.found]
+        step = self._load_step
+        if chosen.met(self._folder, step, lineages):
+            print(f"checkpoint.load_step = {step} was met earlier: the run goes on from there")
+            step = -1
+        found, reason = offers(there, config_digest=self._config_digest, fork=self._fork, load_step=step)
+        if step >= 0:
+            try:
+                chosen.remember(self._folder, step, lineages)
+            except OSError as error:
+                raise CheckpointError(f"checkpoint.load_step = {step} cannot be noted: {error}") from error
         print(f"on disk: {reason}")
+        if found and self._initial is not None:
+            print(f"checkpoint.initial_load_path = {self._initial!r} is ignored: {self._folder} holds a checkpoint")
         return found
 
     def seen(self) -> tuple[Found, ...]:
         """Every checkpoint with a manifest; digests are verified by ``load``."""
-        return survey(self._folder, secret=self._secret, verify_newest=0).found
+        return self._survey().found
+
+    def _survey(self) -> Survey:
+        if self._objects is not None:
+            return self._objects.survey()
+        return survey(self._folder, secret=self._secret, verify_newest=0)
 
     def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks:
         """Collective over the group. Raises CheckpointError; a checkpoint that does not verify ends this incarnation,
         and its successor offers the next older one."""
+        fellows = Fellows(self._group)
+        if self._objects is not None:
+            failure = fellows.first(self._objects.pull(path) if fellows.rank == 0 else "")
+            if failure:
+                raise CheckpointError(failure)
         try:
             return load(path, tensors, group=self._group, secret=self._secret)
         except DamagedCheckpoint as error:
+            if self._objects is not None and fellows.rank == 0:
+                with contextlib.suppress(OSError):  # then the next start downloads it once more
+                    self._objects.mark_damaged(path, error.reason)
             raise ExitRequest(Exit.INCARNATION_OVER, error.reason) from error
+        finally:
+            if self._objects is not None and fellows.rank == 0:
+                shutil.rmtree(path, ignore_errors=True)  # a copy
 
-    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        clocks: Clocks,
+        *,
+        rank: int,
+        size: int,
+        holds: bool,
+        holders: int,
+    ) -> None:
         """Save in the background if this step is saved and it is the turn of participant ``rank`` of ``size``."""
-        due = clocks.step % self._interval == 0
-        turn = due and clocks.step // self._interval % size == rank
+        commit = Commit(step=clocks.step, rank=rank, size=size, holds=holds, holders=holders, now=self._now())
+        self._tell(alone(commit, self._policy) and holds)
+        turn, _ = decide_turn(commit, self._policy, last_slice=self._last_slice)
+        if turn:
+            self._last_slice = time_slice(commit.now, self._policy)
         self._checkpointer.maybe_save(tensors=tensors, clocks=clocks, turn=turn)
+
+    def _now(self) -> float:
+        """Rank 0's clock on every rank, so that all decide alike. Collective when saving goes by the clock."""
+        if self._policy.interval_s is None:
+            return 0.0
+        now = torch.tensor([self._clock()], dtype=torch.float64)
+        dist.broadcast(now, group=self._group, group_src=0)
+        return float(now)
+
+    def _tell(self, alone_now: bool) -> None:
+        """The log says when the only group left saves every step, and when it need not any more."""
+        if alone_now != self._alone:
+            self._alone = alone_now
+            if alone_now:
+                print("no other group holds the state: every step is saved, whatever checkpoint.interval says")
+            else:
+                print("another group holds the state: saving goes by checkpoint.interval again")
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
         """Collective over the group; blocks. Raises CheckpointError."""
@@ -126,7 +210,12 @@ def build_disk(
     """The checkpoints that the config asks for. Collective over the group: saving has process groups of its own."""
     if not config.checkpoint.enable:
         return NoDisk()
-    folder = run.root / config.checkpoint.folder
+    where = own_folder(config.checkpoint.folder, group=place.group)
+    objects: ObjectPlace | None = None
+    folder = run.root / where
+    if is_url(where):
+        folder = run.root / "spool" / place.group
+        objects = ObjectPlace(where, spool=folder, secret=secret)
     checkpointer = Checkpointer(
         folder,
         group=cpu_group(),
@@ -137,6 +226,7 @@ def build_disk(
         secret=secret,
         sink=sink,
         failpoint=failpoint,
+        place=objects,
     )
     checkpointer.start()
     return RunDisk(
@@ -146,7 +236,15 @@ def build_disk(
         config_digest=config_digest,
         secret=secret,
         fork=config.checkpoint.fork,
-        interval=config.checkpoint.interval,
+        policy=Policy(
+            interval=config.checkpoint.interval,
+            interval_s=config.checkpoint.interval_s,
+            first_step=config.checkpoint.enable_first_step_checkpoint,
+            groups=config.launch.groups,
+        ),
+        objects=objects,
+        load_step=config.checkpoint.load_step,
+        initial=config.checkpoint.initial_load_path,
     )
 
 

@@ -103,6 +103,8 @@ class GroupMetrics:
         ):
             if event.get(key) is not None:
                 self._count(name, text, by=event[key])
+        if event.get("free_bytes") is not None:
+            self._set("checkpoint_free_bytes", "Bytes free where the checkpoints lie.", event["free_bytes"])
         if event["status"] == "saved":
             self._set("checkpoint_last_step", "Step of the newest published checkpoint.", event["step"])
 

@@ -44,7 +44,16 @@ class Disk(Protocol):
 
     def load(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> Clocks: ...
 
-    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None: ...
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        clocks: Clocks,
+        *,
+        rank: int,
+        size: int,
+        holds: bool,
+        holders: int,
+    ) -> None: ...
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None: ...
 
@@ -174,9 +183,10 @@ class StateKeeper:
         """The clocks have moved; the commit is provisional."""
         self.unconfirmed = lineage
 
-    def save(self, *, rank: int, size: int) -> None:
-        """Stage a checkpoint of the last commit, if it is the turn of participant ``rank`` of ``size``."""
-        self.disk.save(self.tensors, self.clocks, rank=rank, size=size)
+    def save(self, *, rank: int, size: int, holds: bool, holders: int) -> None:
+        """Stage a checkpoint of the last commit, if it is the turn of participant ``rank`` of ``size``. ``holders``
+        groups had the state before that commit; this one too if it ``holds``."""
+        self.disk.save(self.tensors, self.clocks, rank=rank, size=size, holds=holds, holders=holders)
 
     def save_last(self) -> None:
         """Publish the confirmed state before the group leaves. Raises CheckpointError."""

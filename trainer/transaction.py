@@ -172,7 +172,8 @@ class Transaction:
         took = None if grant.healing else time.monotonic() - self._seated
         p.vitals.attempt_took(took, step=state.clocks.step, tokens=state.clocks.tokens)
         p.sink("commit", **fields)  # before that state is served or published
-        state.save(rank=seating.rank, size=seating.size)
+        holds = p.group in grant.up_to_date
+        state.save(rank=seating.rank, size=seating.size, holds=holds, holders=len(grant.up_to_date))
         p.phases.enter(Phase.OTHER)
         if state.clocks.skips >= p.nonfinite_limit:
             state.disk.drain()

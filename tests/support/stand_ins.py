@@ -133,7 +133,16 @@ class Disk:
                 tensor.copy_(saved[name])
         return clocks
 
-    def save(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, rank: int, size: int) -> None:
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        clocks: Clocks,
+        *,
+        rank: int,
+        size: int,
+        holds: bool = True,
+        holders: int = 1,
+    ) -> None:
         self.told.append(("save", clocks.lineage, rank, size))
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:

@@ -1,0 +1,45 @@
+"""Has the run gone on since it was told to go back (``checkpoint.load_step``)? Then a restart must not go back again.
+
+A note in the checkpoint folder says what was asked, and which checkpoint was the newest then. A checkpoint newer
+than that one was made after the request was met, so the newest counts again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from checkpointing.retention import newest_first
+from configs.words import Lineage
+
+NOTE = ".load-step.json"
+
+
+def met(folder: Path, step: int, found: Iterable[Lineage]) -> bool:
+    """Whether the request for ``step`` was met, and the run has saved since. Without a request the note is removed."""
+    path = folder / NOTE
+    if step < 0:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return False
+    try:
+        note = json.loads(path.read_text())
+        newest = Lineage.parse(note["newest"])
+        same = note["load_step"] == step
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    newer = newest_first([*found, newest])
+    return bool(same) and newer[0] != newest
+
+
+def remember(folder: Path, step: int, found: Iterable[Lineage]) -> None:
+    """Note the request and what is newest as it is made; an earlier note of the same request stays. Raises OSError."""
+    path = folder / NOTE
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        if json.loads(path.read_text()).get("load_step") == step:
+            return
+    unfinished = path.with_name(f"{NOTE}.new")
+    unfinished.write_text(json.dumps({"load_step": step, "newest": str(newest_first(found)[0])}))
+    unfinished.replace(path)
