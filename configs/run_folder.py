@@ -75,21 +75,34 @@ class EventLog:
         clock: Callable[[], float] = time.time,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._group = group
         self._incarnation = incarnation
         self._clock = clock
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")  # the last writer died inside a line
+        self._torn = bool(size) and os.pread(self._fd, 1, size - 1) != b"\n"
+        """The last line is not whole: its writer died inside it, or the disk was full."""
 
     def __call__(self, event: str, **fields: Any) -> Event:
-        """Write one event and return it; ``group`` and ``incarnation`` may speak of another than the log's own."""
+        """Write one event and return it; ``group`` and ``incarnation`` may speak of another than the log's own. Raises
+        OSError, naming the file, when it could not be written whole."""
         head = {"t": self._clock(), "event": event, "group": self._group, "incarnation": self._incarnation}
         written = {**head, **fields}
         line = json.dumps(written, separators=(",", ":"), default=str)
-        os.write(self._fd, line.encode() + b"\n")
+        self._write(line.encode() + b"\n")
         return written
+
+    def _write(self, line: bytes) -> None:
+        data = b"\n" + line if self._torn else line
+        try:
+            size = os.write(self._fd, data)
+            while size < len(data):  # a full disk takes a part first
+                self._torn = True
+                size += os.write(self._fd, data[size:])
+        except OSError as error:
+            raise OSError(error.errno, f"an event could not be written: {error.strerror}", str(self._path)) from error
+        self._torn = False
 
     def close(self) -> None:
         os.close(self._fd)

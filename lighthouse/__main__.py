@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ExitRequest as request:
         print(f"lighthouse: {request.reason}", file=sys.stderr)
         return int(request.code)
+    except OSError as error:  # what it decides must be on disk before it is told: it cannot go on
+        print(f"lighthouse: cannot go on: {error}", file=sys.stderr)
+        return int(Exit.CHECK_FAILED)
     return int(Exit.DONE)
 
 

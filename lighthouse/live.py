@@ -86,7 +86,7 @@ def _row(group: Mapping[str, Any], status: Status, lane: Lane) -> dict[str, Any]
     return {
         "group": group["group"],
         "incarnation": group["incarnation"],
-        "lane": "done" if ended and lane is Lane.GONE else lane.value,
+        "lane": "done" if lane is Lane.GONE and _saw_the_end(group["group"], status) else lane.value,
         "phase": group["phase"] if alive else "",
         "age": int(group["seconds_in_phase"]) if alive else 0,
         "step": max(group["step"], quorum["step"] if holds else 0),
@@ -94,6 +94,12 @@ def _row(group: Mapping[str, Any], status: Status, lane: Lane) -> dict[str, Any]
         "host": group["host"],
         "ranks": len(group["ranks"]),
     }
+
+
+def _saw_the_end(group: str, status: Status) -> bool:
+    """Whether a group that is gone was in the quorum that closed the run; a restarted lighthouse remembers none."""
+    quorum = status["quorum"]
+    return status["ended"] is not None and (quorum is None or group in quorum["participants"])
 
 
 def waits(status: Status) -> str:

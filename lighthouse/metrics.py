@@ -55,6 +55,8 @@ class Metrics:
 
     def render(self, *, epoch: int, ages: Mapping[str, float]) -> bytes:
         """The text exposition. ``ages``: seconds since each living group was heard."""
+        if not self.run:  # nobody has joined: a series of a run without a name would stay for ever
+            return generate_latest(self.registry)
         self._epoch.labels(self.run).set(epoch)
         self._alive.labels(self.run).set(len(ages))
         self._age.clear()

@@ -266,7 +266,9 @@ class Quorums:
             self._confirmed(commit, makers)
         self._tell(grant, seat, before=before, seconds=max(waits.values(), default=0.0))
         self._metrics.granted(
-            running=self._state.running, participants=len(seat.members), changed=seat.participants != before.known
+            running=quorum_id & (2**RUNNING_BITS - 1),
+            participants=len(seat.members),
+            changed=seat.participants != before.known,
         )
         self._answer(grant, seat, quorum, waits)
 

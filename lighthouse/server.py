@@ -7,6 +7,7 @@ names it, never shared with another process. Used by __main__.py, and in-process
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -65,9 +66,15 @@ class Lighthouse:
         self._settings = settings
         try:
             self._journal = Journal(settings.state)
-        except (StateError, OSError) as error:
+        except StateError as error:
             raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
-        self._chronicle = Chronicle(settings.events)
+        except OSError as error:
+            raise _unusable("--state", settings.state, error) from error
+        try:
+            self._chronicle = Chronicle(settings.events)
+        except OSError as error:
+            self._journal.close()
+            raise _unusable("--events", settings.events, error) from error
         self._server: grpc.aio.Server | None = None
         self._pages: asyncio.Server | None = None
         self._feed: Feed | None = None
@@ -141,6 +148,8 @@ class Lighthouse:
 
 
 def _check(settings: Settings) -> None:
+    if settings.min_groups < 1:
+        raise ExitRequest(Exit.BAD_CONFIG, f"--min-groups {settings.min_groups}: expected a number >= 1")
     for flag, address in (("--bind", settings.bind), ("--http", settings.http)):
         if address is None:
             continue
@@ -175,4 +184,13 @@ def _announced(events: Path | None) -> frozenset[Lineage]:
     """The lineages that the event log already calls confirmed."""
     if events is None:
         return frozenset()
-    return frozenset(Lineage.parse(event["lineage"]) for event in read_events(events) if event["event"] == "confirmed")
+    found: set[Lineage] = set()
+    for event in read_events(events):
+        if event["event"] == "confirmed":
+            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged record says nothing
+                found.add(Lineage.parse(event["lineage"]))
+    return frozenset(found)
+
+
+def _unusable(option: str, path: Path | None, error: OSError) -> ExitRequest:
+    return ExitRequest(Exit.BAD_CONFIG, f"{option} {path} cannot be used: {error.strerror}")

@@ -115,20 +115,18 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
             self.state = read_state(path)
-            self._rewrite()
+            self._rewrite(self.state)
 
     def commit(self, state: Stored) -> None:
-        """Make ``state`` the stored one; on return it is on disk."""
+        """Make ``state`` the stored one; on return it is on disk. Raises OSError, and then nothing has changed: what
+        was written of it is cut off again, so that the file stays one that can be read."""
         changes = _changes(self.state, state)
+        if self._path is not None and changes:
+            if self._lines >= self._compact_after:
+                self._rewrite(state)
+            else:
+                self._append(_line(changes))
         self.state = state
-        if self._path is None or not changes:
-            return
-        if self._lines >= self._compact_after:
-            self._rewrite()
-            return
-        os.write(self._fd, _line(changes))
-        os.fdatasync(self._fd)
-        self._lines += 1
 
     def close(self) -> None:
         for fd in (self._fd, self._lock):
@@ -136,13 +134,28 @@ class Journal:
                 os.close(fd)
         self._fd = self._lock = -1
 
-    def _rewrite(self) -> None:
+    def _append(self, line: bytes) -> None:
+        good = os.fstat(self._fd).st_size
+        try:
+            _write_all(self._fd, line)
+            os.fdatasync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, good)
+            raise
+        self._lines += 1
+
+    def _rewrite(self, state: Stored) -> None:
         """One line instead of many; also ends a torn last line, which must not be appended to."""
         assert self._path is not None
         temporary = self._path.with_name(f".{self._path.name}.new")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.write(fd, _line(_changes(Stored(), self.state)))
-        os.fsync(fd)
+        try:
+            _write_all(fd, _line(_changes(Stored(), state)))
+            os.fsync(fd)
+        except OSError:
+            os.close(fd)
+            temporary.unlink()
+            raise
         temporary.replace(self._path)
         _sync_folder(self._path.parent)
         if self._fd >= 0:
@@ -166,6 +179,13 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """A full disk takes a part first, and says so only then."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _line(changes: dict[str, Any]) -> bytes:
@@ -195,6 +215,8 @@ def read_state(path: Path) -> Stored:
         return Stored()
     merged: dict[str, Any] = {name: {} for name in _MAPS}
     *whole, _torn = path.read_bytes().split(b"\n")
+    if not whole:  # it is replaced as a whole, so this is no crash: incarnations and burials would be forgotten
+        raise StateError(f"state file {path} holds no whole line; move it away to begin anew")
     for number, line in enumerate(whole, 1):
         try:
             changes = json.loads(line)

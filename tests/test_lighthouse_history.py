@@ -10,7 +10,7 @@ from configs.run_folder import EventLog, read_events
 from lighthouse import chronicle
 from lighthouse.chronicle import read_tail
 from lighthouse.history import HOUR_S, MARKS, MOVES, PACES, TEXT, TOLD, History, Lane
-from lighthouse.live import headline, waits
+from lighthouse.live import _row, headline, waits
 
 
 def quorum(t, step, members, *, healing=(), by=1, **more):
@@ -249,3 +249,18 @@ def test_a_wait_is_told_when_it_is_long():
     assert waits(status(seconds_waited=3.0)) == "g1 has not asked"
     assert waits(status(quorum=None)) == "g1 has not asked"
     assert waits(status(seconds_waited=3.0, ended="100:5.1")) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "lane"),
+    [
+        ({"ended": "100:5.1"}, "done"),
+        ({"ended": "100:5.1", "quorum": None}, "done"),
+        ({"ended": "100:5.1", "quorum": with_quorum("g0")}, "gone"),
+        ({}, "gone"),
+    ],
+    ids=str,
+)
+def test_only_who_saw_the_end_is_done(changes, lane):
+    gone = {"incarnation": 1, "alive": False, "step": 7, "seconds_silent": None, "host": "h", "ranks": [1]}
+    assert _row({"group": "g1", **gone}, status(**changes), Lane.GONE)["lane"] == lane

@@ -72,6 +72,9 @@ def test_the_port_of_another_lighthouse_is_in_use_too(tmp_path, processes):
         (["--bind", "0.0.0.0:0"], "set PHALANX_SECRET"),
         (["--http", "0.0.0.0:0"], "set PHALANX_SECRET"),
         (["--bind", "nonsense"], "expected HOST:PORT"),
+        (["--min-groups", "0"], "--min-groups 0: expected a number >= 1"),
+        (["--events", "/"], "--events / cannot be used: Is a directory"),
+        (["--state", "/proc/none/state"], "--state /proc/none/state cannot be used: No such file"),
     ],
 )
 def test_unsafe_and_senseless_addresses_are_exit_2(tmp_path, processes, flags, message):

@@ -1,11 +1,13 @@
 """The lighthouse's journal: what is committed is there again, whatever moment the writer died at."""
 
 import dataclasses
+import errno
+import os
 
 import pytest
 
 from configs.words import Lineage
-from lighthouse.state import Fence, Journal, Participant, StateError, Stored
+from lighthouse.state import Fence, Journal, Participant, StateError, Stored, read_state
 from tests.support.lighthouse import terms
 
 FULL = Stored(
@@ -103,3 +105,45 @@ def test_burying_buries_predecessors_and_never_less():
     state = Stored().bury(Participant("g0", 3)).bury(Participant("g0", 1))
     assert [state.buried(Participant("g0", number)) for number in (1, 3, 4)] == [True, True, False]
     assert not state.buried(Participant("g1", 1))
+
+
+def full_disk(monkeypatch, *, room):
+    """From here on ``os.write`` takes ``room`` bytes, then nothing."""
+    left, write = [room], os.write
+
+    def partly(fd, data):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        part = bytes(data)[: left[0]]
+        left[0] -= len(part)
+        return write(fd, part)
+
+    monkeypatch.setattr(os, "write", partly)
+
+
+@pytest.mark.parametrize("compact_after", [10, 1])
+@pytest.mark.parametrize("room", [0, 7])
+def test_a_disk_that_fills_up_in_a_commit_changes_nothing_and_harms_nothing_later(
+    tmp_path, monkeypatch, room, compact_after
+):
+    path = tmp_path / "state"
+    journal = Journal(path, compact_after=compact_after)
+    journal.commit(FULL)
+    with monkeypatch.context() as disk:
+        full_disk(disk, room=room)
+        with pytest.raises(OSError, match="No space left"):
+            journal.commit(dataclasses.replace(FULL, running=8))
+    assert journal.state == FULL
+    assert read_state(path) == FULL
+    journal.commit(dataclasses.replace(FULL, running=9))
+    journal.close()
+    assert reopened(path) == dataclasses.replace(FULL, running=9)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"epoch":5}'])
+def test_a_file_without_a_whole_line_is_not_taken_for_a_new_one(tmp_path, content):
+    path = tmp_path / "state"
+    path.write_bytes(content)
+    with pytest.raises(StateError, match="holds no whole line"):
+        Journal(path)
+    assert path.read_bytes() == content

@@ -128,11 +128,12 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
     connection.control, connection.hub, connection.vitals = control, hub, vitals
     leaver.before(lambda code, reason: _last_words(connection, code, reason))
     hub.start()
+    outage = _Outage()
     control.watch(
         place.group,
         seated.incarnation,
-        _on_notice(connection, leaver),
-        _on_break,
+        _on_notice(connection, leaver, outage),
+        outage.broke,
         pulse=vitals.pulse,
         every_s=timeouts.pulse_s,
     )
@@ -216,8 +217,9 @@ def _which_keys(control: Control, config: Config, refusal: Refused) -> str:
     return f"; keys that differ: {', '.join(keys)}" if keys else ""
 
 
-def _on_notice(connection: Connection, leaver: Leaver) -> Callable[[Notice], None]:
+def _on_notice(connection: Connection, leaver: Leaver, outage: _Outage) -> Callable[[Notice], None]:
     def tell(notice: Notice) -> None:
+        outage.over()
         if notice.buried is not None:
             leaver.leave(Exit.INCARNATION_OVER, f"buried: {notice.buried}")
         connection.signals.notice(notice)
@@ -227,8 +229,19 @@ def _on_notice(connection: Connection, leaver: Leaver) -> Callable[[Notice], Non
     return tell
 
 
-def _on_break(reason: str) -> None:
-    print(f"the stream to the lighthouse broke ({reason}); asking again until it is back")
+class _Outage:
+    """Says that the lighthouse is away, once each time."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def broke(self, reason: str) -> None:
+        if not self._told:
+            print(f"the stream to the lighthouse broke ({reason}); asking again until it is back")
+        self._told = True
+
+    def over(self) -> None:
+        self._told = False
 
 
 def _on_broken(leaver: Leaver) -> Callable[[str], None]:

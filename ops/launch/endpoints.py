@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from configs.run_folder import Event, RunFolder, write_atomically
@@ -18,8 +19,13 @@ SD_FILE = "prometheus_sd.json"
 class Endpoints:
     """This launcher's entries in the two files, which launchers that joined the same run write too."""
 
-    def __init__(self, folder: RunFolder, *, run: str, joins: bool = False) -> None:
-        """A launcher that joins another's run leaves what is there; the first one begins anew."""
+    def __init__(
+        self, folder: RunFolder, *, run: str, joins: bool = False, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """A launcher that joins another's run leaves what is there; the first one begins anew. ``say`` is told, once,
+        that the files cannot be written: a full disk ends no run."""
+        self._say = say
+        self._told = False
         self._folder = folder
         self._run = run
         self._urls: dict[str, str] = {}
@@ -51,6 +57,15 @@ class Endpoints:
 
     def write(self) -> None:
         """Bring both files up to date, each atomically; the entries of others stay."""
+        try:
+            self._write()
+            self._told = False
+        except OSError as error:
+            if not self._told:
+                self._say(f"warning: {self._folder.endpoints} cannot be kept true: {error.strerror}")
+            self._told = True
+
+    def _write(self) -> None:
         self._folder.events.mkdir(parents=True, exist_ok=True)
         with (self._folder.events / ".endpoints.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

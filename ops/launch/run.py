@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs.run_folder import Event, EventLog, RunFolder
+from configs.run_folder import Event, RunFolder
 from configs.schema import Config
 from configs.shapes import ranks_per_group
 from configs.tls import Tls, tls_of
@@ -25,6 +25,7 @@ from ops.launch.coordinator import Bindings, Coordinator
 from ops.launch.endpoints import Endpoints
 from ops.launch.group import GroupEnd, GroupSupervisor, Surroundings
 from ops.launch.life import Layout
+from ops.launch.log import LauncherLog
 from ops.launch.metrics import LauncherMetrics
 from ops.launch.policy import Policy
 from ops.launch.ranks import RankFunction, run_trainer
@@ -78,10 +79,12 @@ class LocalRun:
         self._console = console
         self._requests = requests
         self._folder = RunFolder(Path(config.job.dump_folder))
-        self._sink = EventLog(self._folder.event_log("launcher"), group=None)
+        self._sink = LauncherLog(self._folder.event_log("launcher"), say=console.say)
         self._tails = Tails(self._folder.events, from_end=True)
         self._metrics = LauncherMetrics(run=config.job.name)
-        self._endpoints = Endpoints(self._folder, run=config.job.name, joins=orders.lighthouse is not None)
+        self._endpoints = Endpoints(
+            self._folder, run=config.job.name, joins=orders.lighthouse is not None, say=console.say
+        )
         self._narrator = Narrator(steps=config.training.steps, every=config.metrics.log_freq)
         self._supervisors: dict[str, GroupSupervisor] = {}
         self._ends: list[GroupEnd] = []
