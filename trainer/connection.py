@@ -230,18 +230,18 @@ def _on_notice(connection: Connection, leaver: Leaver, outage: _Outage) -> Calla
 
 
 class _Outage:
-    """Says that the lighthouse is away, once each time."""
+    """Says that the lighthouse is away, and why, each reason once."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._told: set[str] = set()
 
     def broke(self, reason: str) -> None:
-        if not self._told:
+        if reason not in self._told:
             print(f"the stream to the lighthouse broke ({reason}); asking again until it is back")
-        self._told = True
+        self._told.add(reason)
 
     def over(self) -> None:
-        self._told = False
+        self._told.clear()
 
 
 def _on_broken(leaver: Leaver) -> Callable[[str], None]:
