@@ -10,14 +10,9 @@ from pathlib import Path
 
 from configs.run_folder import RunFolder, read_events
 from configs.words import Exit
+from tests.support.rig import holds
 
 LIMIT_S = 120.0
-
-
-def holds(run, *, steps):
-    ledger = run.ledger
-    assert (ledger.missing, ledger.duplicated, ledger.order_matches, ledger.steps) == (0, 0, True, steps), ledger
-    run.series("digest")
 
 
 def on_commit(folder, group, step, act):
@@ -54,6 +49,7 @@ def test_two_groups_told_to_drain_at_once_leave_one_after_the_other(rig):
     departures = [(e["group"], e["cause"]) for e in run.events("lighthouse", "departure") if e["incarnation"] == 1]
     assert {("g1", "left"), ("g2", "left")} <= set(departures), departures
     holds(run, steps=60)
+    run.series("digest")
 
 
 def test_a_join_has_its_price(rig):
@@ -66,6 +62,7 @@ def test_a_join_has_its_price(rig):
     )
     assert run.code == Exit.DONE, run.said
     holds(run, steps=70)
+    run.series("digest")
     prices = {e["step"]: e["join_stall_s"] for e in run.events("g0", "commit")}
     healed = {e["step"] for e in run.events("g0", "commit") if e["healing"]}
     assert max(prices[step] for step in healed) > 0.1, "a heal at 100 kB/s cannot hide behind such a small step"

@@ -9,15 +9,10 @@ import torch
 from checkpointing.tools import to_torch
 from configs.words import Exit
 from tests.support.data import write_corpus
+from tests.support.rig import holds
 
 KILLS = ["g1:backward@8#1:kill", "g0:reduce@22#0:kill", "g1:vote_after@36#0:kill"]
 STEPS = 60
-
-
-def holds(run, *, steps):
-    ledger = run.ledger
-    assert (ledger.missing, ledger.duplicated, ledger.order_matches) == (0, 0, True), ledger
-    assert ledger.steps == steps, ledger
 
 
 def final_parameters(run, tmp_path):

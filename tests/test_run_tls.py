@@ -12,7 +12,7 @@ from configs.dump import to_toml
 from configs.run_folder import RunFolder
 from configs.words import Exit
 from tests.support.certificates import keys_of, make_tls
-from tests.support.rig import Run
+from tests.support.rig import Run, holds
 
 REPOSITORY = Path(__file__).parents[1]
 SECRET = "of the test"
@@ -33,8 +33,7 @@ def test_a_run_with_mutual_tls_and_a_secret_loses_a_group_and_heals_it(rig, tmp_
     )
     assert done.returncode == Exit.DONE, done.stdout + done.stderr
     run = Run(done.returncode, "", RunFolder(Path(config.job.dump_folder)), done.stdout)
-    ledger = run.ledger
-    assert (ledger.missing, ledger.duplicated, ledger.order_matches, ledger.steps) == (0, 0, True, 50), ledger
+    holds(run, steps=50)
     run.series("digest")
     assert [e["sources"] for e in run.events("g1", "heal")] == [["g0"]], "the state came over TLS"
     endpoints = [e["endpoint"]["metrics"] for group in ("g0", "g1") for e in run.events(group, "start")]

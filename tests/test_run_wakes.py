@@ -111,7 +111,7 @@ def test_of_two_lighthouses_the_older_is_refused(rig, tmp_path):
         field.light(folder)
         for group in ("g0", "g1"):
             log = field.folder.rank_log(group=group, incarnation=1, rank=0)
-            wait_until(lambda log=log: log.read_text().count("was seen") >= 5, f"{group} meets the older", field.said)
+            wait_until(lambda log=log: "was seen" in log.read_text(), f"{group} meets the older", field.said)
         older = field.control().status()
         assert older["epoch"] <= time.time()
         assert older["quorum"] is None

@@ -150,6 +150,12 @@ class _Heard(Console):
         self._hear(text)
 
 
+def holds(run: Run, *, steps: int) -> None:
+    """Exactly once: the ledger of a run that has committed ``steps`` steps."""
+    ledger = run.ledger
+    assert (ledger.missing, ledger.duplicated, ledger.order_matches, ledger.steps) == (0, 0, True, steps), ledger
+
+
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
