@@ -75,6 +75,11 @@ def candidates(folder: Path) -> dict[Lineage, Path]:
     return {lineage: path for path in entries if (lineage := Lineage.parse_folder(path.name)) is not None}
 
 
+def ours(name: str) -> bool:
+    """Whether this module, or the note of a chosen step, gave a file or folder its name."""
+    return Lineage.parse_folder(name) is not None or name.startswith((WRITING, DELETING, ASIDE, ".load-step.json"))
+
+
 def clean_up(folder: Path, *, writer: str) -> Iterator[tuple[str, str]]:
     """Remove what dead writers left, yielding (name, reason). ``writer`` is ``group.incarnation`` of the caller.
 

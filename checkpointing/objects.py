@@ -27,6 +27,8 @@ from configs.words import Lineage
 
 _log = logging.getLogger(__name__)
 _DAMAGED = "DAMAGED.txt"
+UNFINISHED = f"no {MANIFEST}: it is being written, or its writer died"
+"""Why a prefix is no checkpoint; it does not keep a run from starting."""
 _PLUGINS = {"s3": "s3fs", "gs": "gcsfs"}
 T = TypeVar("T")
 
@@ -41,9 +43,9 @@ class ObjectPlace:
             self._fs, root = fsspec.core.url_to_fs(url, **({"auto_mkdir": True} if scheme == "file" else {}))
         except ImportError as error:
             plugin = _PLUGINS.get(scheme, scheme)
-            raise CheckpointError(f"checkpoint.folder = {url!r} needs fsspec's plugin {plugin}: {error}") from error
+            raise CheckpointError(f"{url!r} needs fsspec's plugin {plugin}: {error}") from error
         except ValueError as error:
-            raise CheckpointError(f"checkpoint.folder = {url!r}: {error}") from error
+            raise CheckpointError(f"{url!r} names no object store: {error}") from error
         self._root = str(root).rstrip("/")
         self._url = url
         self._spool = spool
@@ -91,11 +93,12 @@ class ObjectPlace:
         """Every checkpoint by manifest and sizes; their paths are where ``pull`` puts them. Raises CheckpointError."""
         found: list[Found] = []
         passed: list[PassedOver] = []
+        unfinished: list[PassedOver] = []
         try:
-            there = newest_first(self._names())
-            for lineage in there:
+            for lineage in self.candidates():
                 if MANIFEST not in self._sizes(lineage):
-                    continue  # being written, or its writer died: no checkpoint
+                    unfinished.append(PassedOver(lineage.folder, UNFINISHED))
+                    continue
                 try:
                     manifest = self._glance(lineage)
                 except BadCheckpoint as error:
@@ -109,7 +112,18 @@ class ObjectPlace:
                 found.append(Found(lineage, self._spool / lineage.folder, manifest, False))
         except OSError as error:
             raise CheckpointError(f"{self._url} cannot be read: {error}") from error
-        return Survey(Path(self._url), tuple(found), tuple(passed))
+        return Survey(self._url, tuple(found), tuple(passed), tuple(unfinished))
+
+    def candidates(self) -> list[Lineage]:
+        """Everything that is named like a checkpoint, newest first. Raises OSError."""
+        return newest_first(self._names())
+
+    def objects(self, lineage: Lineage) -> Mapping[str, int]:
+        """What lies under the name of a checkpoint, with sizes; nothing when there is none. Raises CheckpointError."""
+        try:
+            return self._sizes(lineage)
+        except OSError as error:
+            raise CheckpointError(f"{self._url} cannot be read: {error}") from error
 
     def pull(self, path: Path) -> str:
         """Download the checkpoint that ``survey`` gave this path: why that failed, or nothing. Rank 0."""

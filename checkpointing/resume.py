@@ -53,10 +53,13 @@ class PassedOver:
 class Survey:
     """What a checkpoint folder holds."""
 
-    folder: Path
+    folder: Path | str
+    """A URL in an object store."""
     found: tuple[Found, ...]
     """Newest first."""
     passed_over: tuple[PassedOver, ...]
+    unfinished: tuple[PassedOver, ...] = ()
+    """Of an object store, where names appear before they are whole. A run whose first save was cut off may start."""
 
 
 class Source(enum.StrEnum):
@@ -122,7 +125,7 @@ def offers(
     ``load_step`` -1 is the newest. Raises CheckpointError when there are checkpoints and none is valid, when they are
     of another config (without ``fork``), when ``load_step`` does not exist or is below the newest (without ``fork``).
     """
-    bad = "".join(f"\n  {each.name}: {each.reason}" for each in survey.passed_over)
+    bad = "".join(f"\n  {each.name}: {each.reason}" for each in (*survey.passed_over, *survey.unfinished))
     if not survey.found:
         if survey.passed_over:
             raise CheckpointError(
@@ -130,7 +133,7 @@ def offers(
             )
         if load_step >= 0:
             raise CheckpointError(f"checkpoint.load_step = {load_step}: {survey.folder} holds no checkpoint")
-        return (), f"no checkpoint in {survey.folder}"
+        return (), f"no checkpoint in {survey.folder}" + (f"; passed over:{bad}" if bad else "")
     others = [found for found in survey.found if found.manifest.clocks.config_digest != config_digest]
     if others and not fork:
         raise CheckpointError(

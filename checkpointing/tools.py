@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,7 +19,8 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from checkpointing.errors import BadCheckpoint, CheckpointError
 from checkpointing.manifest import Manifest
-from checkpointing.resume import survey, verify
+from checkpointing.objects import ObjectPlace
+from checkpointing.resume import Survey, survey, verify
 from checkpointing.retention import newest_first, retain
 from checkpointing.state import MODEL
 from configs.words import Lineage
@@ -56,9 +59,22 @@ def list_checkpoints(
     """Valid ones newest first, then those that a start would pass over. ``verify_newest`` of them by every digest, the
     others by manifest and sizes. A missing folder has none. Raises CheckpointError if it cannot be read."""
     seen = survey(folder, secret=secret, verify_newest=verify_newest)
+    return rows_of(seen, keeping, lambda name: _size(folder / name))
+
+
+def list_objects(url: str, *, secret: bytes | None = None, keeping: Keeping | None = None) -> list[Row]:
+    """The same of an object store, by manifests and sizes; prefixes without a manifest come last."""
+    with tempfile.TemporaryDirectory(prefix="phalanx-") as spool:
+        place = ObjectPlace(url, spool=Path(spool), secret=secret)
+        return rows_of(place.survey(), keeping, lambda name: _stored(place, name))
+
+
+def rows_of(seen: Survey, keeping: Keeping | None, size: Callable[[str], int | None]) -> list[Row]:
+    """A survey as a listing; ``size`` is asked for the bytes of what no manifest vouches for."""
     kept = _kept([found.lineage for found in seen.found], keeping)
     rows = [_row(found.path.name, found.manifest, kept.get(found.lineage)) for found in seen.found]
-    return rows + [Row(each.name, False, each.reason, bytes=_size(folder / each.name)) for each in seen.passed_over]
+    bad = (*seen.passed_over, *seen.unfinished)
+    return rows + [_bad_row(each.name, each.reason, size(each.name)) for each in bad]
 
 
 def to_torch(step_folder: Path, out: Path, *, secret: bytes | None = None) -> int:
@@ -96,6 +112,19 @@ def _row(name: str, manifest: Manifest, kept: str | None) -> Row:
     lineage = manifest.lineage
     written, size, writer = manifest.written, manifest.bytes, manifest.writer
     return Row(name, True, "", lineage.step, str(lineage), written, size, writer, kept)
+
+
+def _bad_row(name: str, reason: str, size: int | None) -> Row:
+    """The name says of which state it would be."""
+    lineage = Lineage.parse_folder(name)
+    assert lineage is not None
+    return Row(name, False, reason, lineage.step, str(lineage), bytes=size)
+
+
+def _stored(place: ObjectPlace, name: str) -> int:
+    lineage = Lineage.parse_folder(name)
+    assert lineage is not None
+    return sum(place.objects(lineage).values())
 
 
 def _kept(lineages: list[Lineage], keeping: Keeping | None) -> dict[Lineage, str]:

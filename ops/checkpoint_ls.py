@@ -8,12 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.load import ConfigError, parse_text
-from configs.names import EACH_GROUP
-from configs.run_folder import RunFolder
-from configs.schema_run import Checkpoint
 from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
+from ops.checkpoint_where import Where, checkpoints_at, named_like_a_step
 from ops.console import Console
 from ops.result import Result
 
@@ -23,40 +20,45 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A run folder."""
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder, or a folder of checkpoints")
+    parser.add_argument("run", metavar="RUN", help="a run folder, a folder of checkpoints, or its URL")
 
 
 def run(options: argparse.Namespace, console: Console) -> Result:
-    """List them, newest first, then those that a start would pass over, with the reason."""
+    """List them, newest first, then those that a start would pass over, with the reason. Exit 2 when there is no such
+    folder or it is none of ours, 6 when it cannot be read."""
     from checkpointing.errors import CheckpointError  # heavy: torch
-    from checkpointing.tools import Keeping, list_checkpoints
+    from checkpointing.tools import Keeping, list_checkpoints, list_objects
 
     del console
-    if not options.run.is_dir():
-        raise ExitRequest(Exit.BAD_CONFIG, f"{options.run}: no such folder")
-    folder, config = checkpoint_folder(options.run)
-    keeping = Keeping(config.keep_latest_k, config.keep_every) if config else None
+    if named_like_a_step(options.run):
+        raise ExitRequest(Exit.BAD_CONFIG, f"{options.run} is one checkpoint: list the folder it is in, or verify it")
+    where = checkpoints_at(options.run)
+    keeping = Keeping(where.section.keep_latest_k, where.section.keep_every) if where.section else None
     try:
-        rows = list_checkpoints(folder, secret=secret_key(), keeping=keeping)
+        if where.remote:
+            rows = list_objects(where.place, secret=secret_key(), keeping=keeping)
+        else:
+            rows = list_checkpoints(Path(where.place), secret=secret_key(), keeping=keeping)
     except CheckpointError as error:
         raise ExitRequest(Exit.CHECKPOINT, str(error)) from error
-    text = "\n".join(map(_line, rows)) or f"no checkpoints in {folder}"
-    return Result(text=text, data={"folder": str(folder), "checkpoints": [dataclasses.asdict(row) for row in rows]})
+    if not rows:
+        _must_be_ours(where)
+    text = "\n".join(map(_line, rows)) or f"no checkpoints in {where.place}"
+    return Result(text=text, data={"folder": where.place, "checkpoints": [dataclasses.asdict(row) for row in rows]})
 
 
-def checkpoint_folder(run: Path) -> tuple[Path, Checkpoint | None]:
-    """Where the checkpoints of a run folder lie, and its config's section; the folder itself where it has no config."""
-    config = RunFolder(run).config
-    if not config.exists():
-        return run, None
-    try:
-        section = parse_text(config.read_text(), where=str(config)).checkpoint
-    except ConfigError as error:
-        raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
-    if EACH_GROUP in section.folder:
-        there = ", ".join(map(str, sorted(run.glob(section.folder.replace(EACH_GROUP, "*"))))) or "none yet"
-        raise ExitRequest(Exit.BAD_CONFIG, f"each group of {run} has a folder of its own; name one: {there}")
-    return run / section.folder, section
+def _must_be_ours(where: Where) -> None:
+    """A run that has saved nothing yet is an empty list; a folder full of other things is a mistake."""
+    from checkpointing.folder import ours  # heavy: torch
+
+    if where.section is None and not where.remote:
+        others = sorted(path.name for path in Path(where.place).iterdir() if not ours(path.name))
+        if others:
+            raise ExitRequest(
+                Exit.BAD_CONFIG,
+                f"{where.place} is no run folder and holds no checkpoints: no config.toml and nothing named "
+                f"step-STEP-EPOCH.N, but {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}",
+            )
 
 
 def _line(row: Row) -> str:

@@ -7,14 +7,15 @@ import math
 from pathlib import Path
 
 from configs.secret import secret_key
+from ops.checkpoint_where import HELP, METAVAR, step_at
 from ops.console import Console
-from ops.conversion import conversion, folder_given
+from ops.conversion import conversion
 from ops.result import Result
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint, a folder, and what cannot be read from what lies around the checkpoint."""
-    parser.add_argument("step_folder", metavar="STEP_FOLDER", type=Path, help="one checkpoint")
+    parser.add_argument("step_folder", metavar=METAVAR, help=HELP)
     parser.add_argument("out", metavar="OUT_FOLDER", type=Path, help="the model folder to write; it must not exist")
     parser.add_argument(
         "--export-dtype",
@@ -33,13 +34,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> Result:
     """Convert. Exit 2 for paths and names that cannot be used, 6 for a checkpoint that does not verify."""
-    folder_given(options.step_folder)
-    with conversion():
+    with step_at(options.step_folder) as step_folder, conversion():
         from checkpointing.hf_format import EXPORT_DTYPES  # heavy: torch
         from trainer.convert import to_hf
 
         data = to_hf(
-            options.step_folder,
+            step_folder,
             options.out,
             model=options.model,
             flavor=options.flavor,

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
+from ops.checkpoint_where import HELP, METAVAR, step_at
 from ops.console import Console
 from ops.result import Result
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint and a file."""
-    parser.add_argument("step_folder", metavar="STEP_FOLDER", type=Path, help="one checkpoint")
+    parser.add_argument("step_folder", metavar=METAVAR, help=HELP)
     parser.add_argument("out", metavar="OUT.pt", type=Path, help="the file to write; it must not exist")
 
 
@@ -23,12 +24,11 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     from checkpointing.tools import to_torch
 
     del console
-    if not options.step_folder.is_dir():
-        raise ExitRequest(Exit.BAD_CONFIG, f"{options.step_folder}: no such folder")
-    try:
-        size = to_torch(options.step_folder, options.out, secret=secret_key())
-    except OSError as error:
-        raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
-    except CheckpointError as error:
-        raise ExitRequest(Exit.CHECKPOINT, str(error)) from error
+    with step_at(options.step_folder) as step_folder:
+        try:
+            size = to_torch(step_folder, options.out, secret=secret_key())
+        except OSError as error:
+            raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
+        except CheckpointError as error:
+            raise ExitRequest(Exit.CHECKPOINT, str(error)) from error
     return Result(text=f"{options.out}: {size / 1e6:.1f} MB", data={"out": str(options.out), "bytes": size})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
-from ops.checkpoint_ls import checkpoint_folder
+from ops.checkpoint_where import Where, checkpoints_at, named_like_a_step, step_at
 from ops.console import Console
-from ops.conversion import folder_given
 from ops.result import Result
 
 if TYPE_CHECKING:
@@ -20,33 +20,21 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint or a run."""
-    parser.add_argument("folder", metavar="STEP_FOLDER|RUN", type=Path, help="one checkpoint, or a run folder")
+    what = "one checkpoint, a run folder or a folder of checkpoints; or the URL of one in an object store"
+    parser.add_argument("folder", metavar="STEP_FOLDER|RUN", help=what)
 
 
 def run(options: argparse.Namespace, console: Console) -> Result:
     """Check every byte of one checkpoint, or of every published one of a run. Exit 1 when one does not verify, 6 when
-    there is nothing to check or the folder cannot be read."""
-    from checkpointing import folder as folders  # heavy: torch
-    from checkpointing.manifest import MANIFEST
-    from checkpointing.retention import newest_first
-    from checkpointing.verifying import verify_all
+    there is nothing to check or the folder cannot be read, 2 when there is no such folder."""
+    from checkpointing.verifying import verify_all  # heavy: torch
 
-    folder_given(options.folder)
-    if (options.folder / MANIFEST).exists():
-        paths = [options.folder]
-    else:
-        where, _ = checkpoint_folder(options.folder)
-        try:
-            there = folders.candidates(where)
-        except OSError as error:
-            raise ExitRequest(Exit.CHECKPOINT, f"{where} cannot be read: {error}") from error
-        paths = [there[lineage] for lineage in newest_first(there)]
-        if not paths:
-            raise ExitRequest(Exit.CHECKPOINT, f"no checkpoints in {where}")
     rows = []
-    for path in paths:
+    for place in _places(options.folder):
         began = time.monotonic()
-        row = _row(verify_all(path, secret=secret_key()), seconds=time.monotonic() - began)
+        with step_at(place) as path:
+            verdict = verify_all(path, secret=secret_key())
+        row = _row(verdict, place, seconds=time.monotonic() - began)
         rows.append(row)
         console.say(_line(row))
     bad = sum(not row["valid"] for row in rows)
@@ -55,11 +43,45 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     return Result(code=code, text=text, data={"checkpoints": rows, "bad": bad})
 
 
-def _row(verdict: Verdict, *, seconds: float) -> dict[str, object]:
+def _places(given: str) -> Iterator[str]:
+    """The checkpoints that are meant, newest first. Raises ExitRequest when there is none."""
+    from checkpointing.manifest import MANIFEST  # heavy: torch
+
+    if named_like_a_step(given) or (Path(given) / MANIFEST).exists():
+        yield given
+        return
+    where = checkpoints_at(given)
+    try:
+        names = _stored(where.place) if where.remote else _in_folder(where)
+    except OSError as error:
+        raise ExitRequest(Exit.CHECKPOINT, f"{where.place} cannot be read: {error}") from error
+    if not names:
+        raise ExitRequest(Exit.CHECKPOINT, f"no checkpoints in {where.place}")
+    for name in names:
+        yield f"{where.place}/{name}"
+
+
+def _in_folder(where: Where) -> list[str]:
+    from checkpointing import folder as folders  # heavy: torch
+    from checkpointing.retention import newest_first
+
+    return [lineage.folder for lineage in newest_first(folders.candidates(Path(where.place)))]
+
+
+def _stored(url: str) -> list[str]:
+    """Those with a manifest: what has none may be being written, and is no checkpoint."""
+    from checkpointing.manifest import MANIFEST  # heavy: torch
+    from checkpointing.objects import ObjectPlace
+
+    place = ObjectPlace(url, spool=Path(), secret=None)
+    return [lineage.folder for lineage in place.candidates() if MANIFEST in place.objects(lineage)]
+
+
+def _row(verdict: Verdict, place: str, *, seconds: float) -> dict[str, object]:
     manifest = verdict.manifest
     return {
         "name": verdict.path.name,
-        "path": str(verdict.path),
+        "path": place,
         "valid": not verdict.problems,
         "problems": list(verdict.problems),
         "step": manifest.clocks.step if manifest else None,

@@ -228,7 +228,7 @@ def test_listing_names_every_checkpoint(folder):
     assert [(row.name, row.valid, row.step) for row in rows] == [
         (lineage(3).folder, True, 3),
         (lineage(1).folder, True, 1),
-        (lineage(2).folder, False, None),
+        (lineage(2).folder, False, 2),
     ]
     assert rows[0].lineage == "3:17.3"
     assert rows[0].writer == "g0.1"

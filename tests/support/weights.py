@@ -10,6 +10,7 @@ import torch
 
 from checkpointing.fellows import Fellows
 from checkpointing.opened import OpenCheckpoint
+from checkpointing.places import Place
 from checkpointing.state import closed_list, ensure_optimizer_state
 from checkpointing.storage import write_checkpoint
 from tests.support.small_llama import built
@@ -39,8 +40,10 @@ def drawn(args: Llama3Args, *, seed: int = 5) -> Llama3:
     return model
 
 
-def saved(folder: Path, model: Llama3, *, step: int = 7, secret: bytes | None = None) -> Path:
-    """A checkpoint of the model and its optimizer, as a run publishes it."""
+def saved(
+    folder: Path, model: Llama3, *, step: int = 7, secret: bytes | None = None, place: Place | None = None
+) -> Path:
+    """A checkpoint of the model and its optimizer, as a run publishes it: in ``folder``, or in ``place``."""
     optimizer = torch.optim.AdamW(model.parameters())
     ensure_optimizer_state(optimizer)
     unfinished, _ = write_checkpoint(
@@ -53,7 +56,7 @@ def saved(folder: Path, model: Llama3, *, step: int = 7, secret: bytes | None = 
         failpoint=lambda *_, **__: None,
     )
     assert unfinished is not None
-    unfinished.publish()
+    place.publish(unfinished) if place else unfinished.publish()
     return folder / clocks(step).lineage.folder
 
 
