@@ -9,9 +9,10 @@ import pytest
 
 from checkpointing.errors import CheckpointError, DamagedCheckpoint
 from checkpointing.manifest import MANIFEST
-from checkpointing.objects import ObjectPlace
+from checkpointing.objects import UNFINISHED, ObjectPlace
 from checkpointing.resume import load, offers
 from checkpointing.writer import Checkpointer
+from tests.support.small_disk import SmallDisk, why_not
 from tests.support.states import Recorder, clocks, lineage, same, tensors
 
 
@@ -66,8 +67,12 @@ def test_without_its_manifest_a_prefix_is_no_checkpoint_and_goes_when_it_is_old(
     saver = store.saver(keep_latest_k=1)
     store.save(saver, 1)
     store.fs.rm_file(store.object(1, MANIFEST))  # as if its writer had died in the middle
-    assert store.place.survey().found == ()
-    assert store.place.survey().passed_over == (), "a run whose first save was cut off may start"
+    seen = store.place.survey()
+    assert (seen.found, seen.passed_over) == ((), ())
+    assert [(each.name, each.reason) for each in seen.unfinished] == [(lineage(1).folder, UNFINISHED)]
+    found, why = offers(seen, config_digest="c0ffee")
+    assert found == (), "a run whose first save was cut off may start"
+    assert f"passed over:\n  {lineage(1).folder}: {UNFINISHED}" in why, "and says so"
     store.save(saver, 2)
     store.fs.invalidate_cache()
     assert saver.close(wait_s=30)
@@ -124,6 +129,30 @@ def test_damage_is_found_before_anything_is_unpickled_and_noted(store):
     store.fs.rm_file(store.object(1, sorted(store.place.survey().found[0].manifest.files)[-1]))
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used"):
         offers(store.place.survey(), config_digest="c0ffee")
+
+
+def test_a_store_that_is_full_costs_saves_and_nothing_else(tmp_path):
+    if why_not():
+        pytest.skip(why_not())
+    with SmallDisk(tmp_path / "disk", size="256k") as disk:
+        store = Store(f"file://{disk.folder}/run", tmp_path / "spool" / "g0")
+        saver = store.saver(keep_latest_k=1)
+        store.save(saver, 1)
+        disk.fill()
+        store.save(saver, 2)
+        assert [event["status"] for event in store.sink.events] == ["saved", "failed"]
+        assert "No space left" in store.sink.events[1]["reason"]
+        assert store.steps() == [1]
+        assert [each.name for each in store.place.survey().unfinished] in ([], [lineage(2).folder])
+        with pytest.raises(CheckpointError, match="No space left"):
+            saver.finish(tensors=tensors(3), clocks=clocks(3))
+        disk.clear()
+        store.save(saver, 4)
+        saver.finish(tensors=tensors(5), clocks=clocks(5))
+        assert saver.close(wait_s=30)
+        assert store.steps() == [5]
+        assert [path.name for path in (disk.folder / "run").iterdir()] == [lineage(5).folder], "no half one is left"
+        assert list(store.spool.iterdir()) == []
 
 
 def test_a_store_without_its_plugin_is_refused_by_name(tmp_path, monkeypatch):
