@@ -185,9 +185,9 @@ def _uninterrupted(rank: int, world: int, folder: Path):
 
 def _resumed(rank: int, world: int, folder: Path):
     """In new processes whose generators have gone elsewhere."""
+    made = rig(world=world, rank=rank)
     torch.manual_seed(100 + rank)
     torch.rand(17 * (rank + 1))
-    made = rig(world=world, rank=rank)
     found = survey(folder, secret=None).found[0]
     made.state.clocks = load(found.path, made.state.tensors, group=sharded.dedicated(), secret=None)
     assert made.state.clocks.step == BEFORE
