@@ -140,6 +140,10 @@ def _initial(config: Config) -> Iterator[Finding]:
     if checkpoint.initial_load_in_hf and not source:
         keys = ("checkpoint.initial_load_in_hf", "checkpoint.initial_load_path", "model.hf_assets_path")
         yield Finding(keys=keys, expected="expected the folder in checkpoint.initial_load_path or model.hf_assets_path")
+    path = checkpoint.initial_load_path or ""
+    if is_url(path) and (checkpoint.initial_load_in_hf or path.partition("://")[0] not in URL_SCHEMES):
+        kinds = "a folder" if checkpoint.initial_load_in_hf else f"a folder, or a URL of {', '.join(URL_SCHEMES)}"
+        yield Finding(keys=("checkpoint.initial_load_path",), expected=f"expected {kinds}")
 
 
 def _loading(config: Config) -> Iterator[Finding]:
@@ -149,7 +153,8 @@ def _loading(config: Config) -> Iterator[Finding]:
     excluded = set(c.exclude_from_loading)
     if unknown := sorted(excluded - _LOADABLE):
         expected = f"expected some of {', '.join(sorted(_LOADABLE))}; not {', '.join(unknown)}"
-        yield Finding(keys=("checkpoint.exclude_from_loading",), expected=expected)
+        near = nearest(unknown[0], _LOADABLE)
+        yield Finding(keys=("checkpoint.exclude_from_loading",), expected=expected, nearest=near)
     if excluded and c.initial_load_path is None:
         expected = "expected checkpoint.initial_load_path with it: a run's own checkpoints are loaded as a whole"
         yield Finding(keys=("checkpoint.exclude_from_loading",), expected=expected)

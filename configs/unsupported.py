@@ -116,8 +116,16 @@ GATES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("launch.price_per_group_hour", "costs in the report", _off_default(None)),
     ("fault_tolerance.divergence_check", "the divergence sentinel", bool),
     ("fault_tolerance.semi_sync_method", "semi-synchronous training (LocalSGD, DiLoCo)", bool),
-    ("checkpoint.create_seed_checkpoint", "seed checkpoints", bool),
-    ("checkpoint.load_only", "loading without saving", bool),
-    ("checkpoint.initial_load_in_hf_quantized", "quantized weights", bool),
+    (
+        "checkpoint.create_seed_checkpoint",
+        "seed checkpoints (step 0 depends on debug.seed alone, never on the layout)",
+        bool,
+    ),
+    ("checkpoint.load_only", "loading without saving (checkpoint.interval says what is saved)", bool),
+    (
+        "checkpoint.initial_load_in_hf_quantized",
+        "quantized weights (checkpoint.initial_load_in_hf reads unquantized ones)",
+        bool,
+    ),
 )
 """(key, feature, whether a value of that key would act)."""

@@ -154,13 +154,12 @@ def _dry_run(options: argparse.Namespace) -> Result:
     keys = classify(options.config, options.overrides)
     width = max((len(key) for key, _ in keys), default=0)
     # A key of a later feature is refused only where it would act.
-    later = [problem.key for problem in examine(options.config, options.overrides).unsupported]
-    lines = [f"{key:<{width}}  {status}{', and needed: refused' if key in later else ''}" for key, status in keys]
-    plan = [] if later else _plan(load(options.config, options.overrides), options)
-    if later:
-        lines.append("would not start: " + ", ".join(later) + " not supported yet")
+    refused = {problem.key: problem.expected for problem in examine(options.config, options.overrides).unsupported}
+    lines = [f"{key:<{width}}  {status}{', and needed: refused' if key in refused else ''}" for key, status in keys]
+    plan = [] if refused else _plan(load(options.config, options.overrides), options)
+    lines += [f"would not start: {key}: {why}" for key, why in refused.items()]
     lines += plan
-    data = {"keys": dict(keys), "would_start": not later, "plan": plan, "backend": options.backend}
+    data = {"keys": dict(keys), "would_start": not refused, "plan": plan, "backend": options.backend}
     return Result(text="\n".join(lines), data=data)
 
 
