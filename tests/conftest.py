@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 import torch
 
@@ -16,6 +18,29 @@ torch.set_num_threads(1)  # as ranks have; several threads a test disturb each o
 def rig(tmp_path_factory):
     """Whole runs, started from one warm server."""
     return Rig(tmp_path_factory.mktemp("rig"))
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """The environment in which s3:// is a server on loopback, one for all tests."""
+    from tests.support.s3 import s3_server  # heavy: boto
+
+    with s3_server() as environment:
+        yield environment
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def store_url(request, tmp_path, monkeypatch):
+    """A place in an object store that nobody has used."""
+    if request.param == "file":
+        return f"file://{tmp_path}/store/run"
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}/run"
+    for name, value in request.getfixturevalue("s3").items():
+        monkeypatch.setenv(name, value)
+    from tests.support.s3 import new_bucket
+
+    return new_bucket()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 import fsspec
 import pytest
 
@@ -42,10 +40,9 @@ class Store:
         return f"{self.root}/{lineage(step, running).folder}/{name}".rstrip("/")
 
 
-@pytest.fixture(params=["memory", "file"])
-def store(request, tmp_path):
-    url = f"memory://{uuid.uuid4().hex}/run" if request.param == "memory" else f"file://{tmp_path}/store/run"
-    return Store(url, tmp_path / "spool" / "g0")
+@pytest.fixture
+def store(store_url, tmp_path):
+    return Store(store_url, tmp_path / "spool" / "g0")
 
 
 def test_saved_states_read_back_to_the_bit_and_leave_no_local_copy(store):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 
 import pytest
 import torch
@@ -49,10 +48,9 @@ class Store:
         return f"{self.url}/{lineage(step).folder}"
 
 
-@pytest.fixture(params=["memory", "file"])
-def store(request, tmp_path):
-    url = f"memory://{uuid.uuid4().hex}/run" if request.param == "memory" else f"file://{tmp_path}/store/run"
-    return Store(url, tmp_path)
+@pytest.fixture
+def store(store_url, tmp_path):
+    return Store(store_url, tmp_path)
 
 
 def test_ls_and_verify_read_a_store_and_pass_over_what_is_not_whole(store, capfd):
@@ -89,7 +87,7 @@ def test_weights_come_out_of_a_store(store, capfd, tmp_path):
     assert not (tmp_path / "unsaid").exists()
 
 
-@pytest.mark.parametrize("store", ["file"], indirect=True)  # memory would end with the run's process
+@pytest.mark.parametrize("store_url", ["file", "s3"], indirect=True)  # memory would end with the run's process
 def test_a_run_whose_config_names_a_store_is_listed_there(store, capfd, tmp_path):
     run = RunFolder(tmp_path / "run")
     run.root.mkdir()
