@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -60,6 +60,9 @@ class NoDisk:
         """Nothing."""
 
     def orphan(self, lineage: Lineage) -> None:
+        """Nothing."""
+
+    def fence(self, fences: Sequence[Lineage]) -> None:
         """Nothing."""
 
     def drain(self) -> None:
@@ -190,6 +193,9 @@ class RunDisk:
 
     def orphan(self, lineage: Lineage) -> None:
         self._checkpointer.orphan(lineage)
+
+    def fence(self, fences: Sequence[Lineage]) -> None:
+        self._checkpointer.fence(fences)
 
     def drain(self) -> None:
         """Let a save that is confirmed and running come to its end."""
