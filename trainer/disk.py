@@ -216,12 +216,8 @@ def build_disk(
     """The checkpoints that the config asks for. Collective over the group: saving has process groups of its own."""
     if not config.checkpoint.enable:
         return NoDisk()
-    where = own_folder(config.checkpoint.folder, group=place.group)
-    objects: ObjectPlace | None = None
-    folder = run.root / where
-    if is_url(where):
-        folder = run.root / "spool" / place.group
-        objects = ObjectPlace(where, spool=folder, secret=secret)
+    where, folder = own_folder(config.checkpoint.folder, group=place.group), local_folder(config, place, run)
+    objects = ObjectPlace(where, spool=folder, secret=secret) if is_url(where) else None
     checkpointer = Checkpointer(
         folder,
         group=cpu_group(),
@@ -252,6 +248,12 @@ def build_disk(
         load_step=config.checkpoint.load_step,
         initial=config.checkpoint.initial_load_path,
     )
+
+
+def local_folder(config: Config, place: Place, run: RunFolder) -> Path:
+    """Where this group writes its checkpoints first, and for good where ``checkpoint.folder`` is no object store."""
+    where = own_folder(config.checkpoint.folder, group=place.group)
+    return run.root / "spool" / place.group if is_url(where) else run.root / where
 
 
 def cpu_group() -> dist.ProcessGroup:
