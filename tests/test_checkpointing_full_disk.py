@@ -14,7 +14,7 @@ from checkpointing.errors import CheckpointError
 from checkpointing.resume import survey
 from checkpointing.writer import Checkpointer
 from configs.words import Exit
-from tests.support.states import Recorder, clocks, lineage, tensors
+from tests.support.states import Recorder, clocks, lineage, names, tensors
 
 
 @pytest.fixture
@@ -62,17 +62,26 @@ def test_a_full_disk_fails_saves_says_so_and_works_again_when_there_is_room(disk
     assert saver.close(wait_s=30)
 
 
-def test_two_hundred_steps_keep_the_disk_flat(tmp_path):
+def test_two_hundred_steps_keep_the_disk_flat_and_foreign_folders_alone(tmp_path):
     folder = tmp_path / "checkpoints"
+    foreign = ["step-7", f"{lineage(1).folder}.bak", "notes", ".cache"]
+    for name in foreign:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").write_text("mine")
     sink = Recorder()
     saver = Checkpointer(folder, group=None, writer="g0.1", keep_latest_k=3, sink=sink)
     saver.start()
-    most = 0
+    most, sizes = 0, set()
     for step in range(1, 201):
         saver.maybe_save(tensors=tensors(step, rows=4), clocks=clocks(step), turn=True)
         saver.confirm(lineage(step))
         saver.wait()
-        most = max(most, len([path for path in folder.iterdir() if "step-" in path.name]))
+        ours = [path for path in folder.iterdir() if path.name not in foreign]
+        most = max(most, len(ours))
+        if step in (3, 100, 200):
+            sizes.add(sum(file.stat().st_size for path in ours for file in path.iterdir()) // 1000)
     assert saver.close(wait_s=30)
     assert saver.counts["saved"] == 200
     assert most <= 3 + 1
+    assert max(sizes) - min(sizes) <= 1, sizes
+    assert names(folder) == sorted([*foreign, *(lineage(step).folder for step in (198, 199, 200))])
