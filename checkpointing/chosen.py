@@ -34,12 +34,19 @@ def met(folder: Path, step: int, found: Iterable[Lineage]) -> bool:
     return bool(same) and newer[0] != newest
 
 
+def noted(folder: Path, step: int) -> bool:
+    """Whether an earlier start has taken up the request for ``step``."""
+    try:
+        return bool(json.loads((folder / NOTE).read_text())["load_step"] == step)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def remember(folder: Path, step: int, found: Iterable[Lineage]) -> None:
     """Note the request and what is newest as it is made; an earlier note of the same request stays. Raises OSError."""
     path = folder / NOTE
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        if json.loads(path.read_text()).get("load_step") == step:
-            return
+    if noted(folder, step):
+        return
     unfinished = path.with_name(f"{NOTE}.new")
     unfinished.write_text(json.dumps({"load_step": step, "newest": str(newest_first(found)[0])}))
     unfinished.replace(path)

@@ -9,6 +9,7 @@ left alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -98,11 +99,15 @@ def clean_up(folder: Path, *, writer: str) -> Iterator[tuple[str, str]]:
 def set_aside(path: Path, reason: str) -> Path | None:
     """Move a published folder out of every reader's sight, with its reason. None when somebody else was faster."""
     target = path.with_name(ASIDE + path.name)
-    _remove(target)
     try:
         path.rename(target)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        _remove(target)  # an earlier one of that name; not before: another group may just have moved this one there
+        path.rename(target)
     with contextlib.suppress(OSError):  # the reason is for a human; the move is what counts
         (target / _REASON).write_text(reason + "\n")
     return target

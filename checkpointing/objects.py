@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from checkpointing.folder import ASIDE, Unfinished
 from checkpointing.manifest import MANIFEST, Manifest, check_files, decode
 from checkpointing.places import Keep
 from checkpointing.resume import Found, PassedOver, Survey
-from checkpointing.retention import abandoned, newest_first, retain
+from checkpointing.retention import abandoned, fenced_off, newest_first, retain
 from configs.words import Lineage
 
 _log = logging.getLogger(__name__)
@@ -88,6 +88,13 @@ class ObjectPlace:
         for lineage in names - whole:
             if lineage != oldest and newest_first([lineage, oldest])[-1] == lineage:
                 self._delete(lineage)
+
+    def cut_off(self, fences: Sequence[Lineage]) -> list[tuple[str, str]]:
+        """Set aside what rollbacks cut off: (name, reason) of each. Raises OSError."""
+        doomed = fenced_off(self._names(), fences)
+        for lineage, reason in doomed.items():
+            self._set_aside(lineage, reason)
+        return [(lineage.folder, reason) for lineage, reason in doomed.items()]
 
     def survey(self) -> Survey:
         """Every checkpoint by manifest and sizes; their paths are where ``pull`` puts them. Raises CheckpointError."""

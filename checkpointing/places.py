@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from checkpointing import folder as folders
 from checkpointing.errors import BadCheckpoint
 from checkpointing.manifest import check_sizes, read_manifest
-from checkpointing.retention import retain
+from checkpointing.retention import fenced_off, retain
 from configs.words import Lineage
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ class Place(Protocol):
 
     def let_go(self, durable: Lineage, keep: Keep) -> None:
         """``durable`` is safe: remove what need not stay, set aside what was rolled back. Raises OSError."""
+        ...
+
+    def cut_off(self, fences: Sequence[Lineage]) -> list[tuple[str, str]]:
+        """Set aside what rollbacks cut off: (name, reason) of each. Raises OSError."""
         ...
 
 
@@ -77,3 +82,9 @@ class FolderPlace:
         for lineage in decided.delete:
             folders.delete(there[lineage], writer=self._writer)
         folders.limit_aside(self._folder, keep=keep.latest_k)
+
+    def cut_off(self, fences: Sequence[Lineage]) -> list[tuple[str, str]]:
+        """Where another group was faster nothing is left to do. Raises OSError."""
+        there = folders.candidates(self._folder)
+        doomed = fenced_off(there, fences)
+        return [(it.folder, why) for it, why in doomed.items() if folders.set_aside(there[it], why) is not None]

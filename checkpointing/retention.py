@@ -8,7 +8,7 @@ step that an older quorum made lies on a branch that was rolled back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from configs.words import Lineage
 
@@ -30,6 +30,21 @@ def newest_first(lineages: Iterable[Lineage]) -> list[Lineage]:
 def abandoned(lineage: Lineage, *, confirmed: Lineage) -> bool:
     """``lineage`` lies on a branch that was rolled back, because ``confirmed`` is a confirmed state."""
     return lineage.step >= confirmed.step and lineage.quorum_id < confirmed.quorum_id
+
+
+def behind(lineage: Lineage, fence: Lineage) -> bool:
+    """``lineage`` lies on a branch that a rollback, to the step of ``fence`` at its quorum, cut off for ever."""
+    return lineage.step > fence.step and lineage.quorum_id < fence.quorum_id
+
+
+def fenced_off(published: Iterable[Lineage], fences: Sequence[Lineage]) -> dict[Lineage, str]:
+    """Which of these no reader may take any more, each with the reason."""
+    found: dict[Lineage, str] = {}
+    for lineage in sorted(published):
+        fence = next((fence for fence in fences if behind(lineage, fence)), None)
+        if fence is not None:
+            found[lineage] = f"it was rolled back: the run went on from step {fence.step}"
+    return found
 
 
 def retain(

@@ -15,7 +15,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
@@ -98,7 +98,7 @@ class Checkpointer:
         self._sink = sink
         self._failpoint = failpoint
         self._staging = Staging(pinned=async_mode == "async_with_pinned_mem")
-        self._jobs: queue.SimpleQueue[_Turn | Lineage | Future[None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Turn | Lineage | list[Lineage] | Future[None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         """The staging buffers are free."""
         self._idle.set()
@@ -107,6 +107,7 @@ class Checkpointer:
         """Of each state on its way to the disk: confirmed, orphaned (False), or not known yet."""
         self._written: dict[Lineage, _Written] = {}
         self._broken = ""
+        self._fences: list[Lineage] = []
         self._thread = threading.Thread(target=self._work, name="checkpoint-writer", daemon=True)
         self.counts = {"saved": 0, "skipped": 0, "failed": 0}
         """Turns by outcome. ``saved`` and what fails or is dropped after the writing are counted on rank 0 only."""
@@ -160,6 +161,13 @@ class Checkpointer:
                 self._verdicts[lineage] = False
         self._jobs.put(lineage)
 
+    def fence(self, fences: Sequence[Lineage]) -> None:
+        """Set aside what lies behind a rollback: on a disk of this group's own nobody else does. Cheap; call at every
+        quorum with the fences of all rollbacks."""
+        if list(fences) != self._fences and self._fellows.rank == 0:
+            self._fences = list(fences)
+            self._jobs.put(self._fences)
+
     def finish(self, *, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
         """Save and publish this confirmed state, and wait for it. Does nothing if it is published already.
 
@@ -202,6 +210,9 @@ class Checkpointer:
         while (job := self._jobs.get()) is not None:
             if isinstance(job, Lineage):
                 self._settle()
+                continue
+            if isinstance(job, list):
+                self._cut_off(job)
                 continue
             if isinstance(job, Future):
                 job.set_result(None)
@@ -278,6 +289,11 @@ class Checkpointer:
                 self._report("skipped", lineage, written=written, reason="orphaned: it was never confirmed")
             with self._lock:
                 self._verdicts.pop(lineage, None)
+
+    def _cut_off(self, fences: list[Lineage]) -> None:
+        with contextlib.suppress(OSError):  # what stays the lighthouse refuses all the same
+            for name, reason in self._place.cut_off(fences):
+                _log.warning("set aside %s: %s", name, reason)
 
     def _publish(self, lineage: Lineage) -> str:
         """Rank 0: rename, make durable, then let older ones go. Returns why it failed, or nothing."""

@@ -125,6 +125,8 @@ class Grant:
     restore: Lineage | None = None
     """Set when nobody current is alive: the up-to-date members take this state from disk (or from the seed) first."""
     reason: str = ""
+    fences: tuple[Lineage, ...] = ()
+    """Of every rollback: what has a greater step and a smaller quorum id than one of them was rolled back, for ever."""
 
     @property
     def healing(self) -> tuple[str, ...]:

@@ -128,6 +128,7 @@ def grant_to(grant: Grant) -> pb.Grant:
         current=lineage_to(grant.current),
         restore=_maybe_lineage_to(grant.restore),
         reason=grant.reason,
+        fences=[lineage_to(fence) for fence in grant.fences],
     )
 
 
@@ -143,6 +144,7 @@ def grant_from(message: pb.Grant) -> Grant:
         current=lineage_from(message.current),
         restore=lineage_from(message.restore) if message.HasField("restore") else None,
         reason=message.reason,
+        fences=tuple(lineage_from(fence) for fence in message.fences),
     )
 
 

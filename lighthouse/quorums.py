@@ -254,6 +254,7 @@ class Quorums:
             current=seat.current,
             restore=seat.restore,
             reason=seat.reason,
+            fences=tuple(Lineage(fence.step, fence.quorum_id) for fence in self._state.fences),
         )
         self.joins.granted(
             members=seat.participants, before=before.known, up_to_date=seat.up_to_date, now=self._clock()

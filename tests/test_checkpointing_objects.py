@@ -107,6 +107,17 @@ def test_old_ones_go_milestones_and_strangers_stay_and_a_rolled_back_branch_is_s
     assert [each.lineage for each in store.place.survey().found] == [lineage(7, 4), lineage(6), lineage(3)]
 
 
+def test_what_lies_behind_a_rollback_is_set_aside(store):
+    saver = store.saver()
+    for step in (1, 2):
+        store.save(saver, step)
+    saver.fence([lineage(1, 5)])
+    assert saver.close(wait_s=30)
+    assert store.steps() == [1]
+    reason = store.fs.cat_file(f"{store.root}/.aside-{lineage(2).folder}/REASON.txt").decode()
+    assert reason == "it was rolled back: the run went on from step 1\n"
+
+
 def test_damage_is_found_before_anything_is_unpickled_and_noted(store):
     saver = store.saver()
     store.save(saver, 1)

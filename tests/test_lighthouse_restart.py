@@ -94,8 +94,11 @@ def test_a_rollback_is_logged_and_fences_the_dead_branch_for_ever(stage):
     assert back.restore == SCRATCH
     (rollback,) = stage.events("rollback")
     assert (Lineage.parse(rollback["from"]), Lineage.parse(rollback["to"])) == (lost, SCRATCH)
+    fence = Lineage(0, back.quorum_id)
+    assert (first.fences, back.fences) == ((), (fence,)), "the grant tells of it, and of every one before"
     stage.restart()
     after, _ = ask_all((g0, lost, False), (g1, SCRATCH, False))
+    assert after.fences == (fence,)
     assert after.current == SCRATCH
     assert after.up_to_date == ("g1",)
 

@@ -11,9 +11,11 @@ import time
 
 import pytest
 
-from configs.words import Exit
+from checkpointing.resume import verify
+from configs.words import SCRATCH, Exit, Lineage
 from lighthouse.state import Journal, Stored
 from tests.support.field import Field, never_confirmed, one_history, wait_until
+from tests.support.late import run_and_publish_before_leaving
 
 MODES = {
     "exact": {},
@@ -64,36 +66,87 @@ def test_a_group_that_wakes_after_its_burial_is_never_confirmed(rig, mode, ranks
     assert {e["incarnation"] for e in run.events("g0", "commit")} == {1}
 
 
+def stopped_before_its_rename(field: Field) -> Lineage:
+    """G0 and G1 train; G1 is stopped when the checkpoint of step 20, its own turn, is confirmed and has no name yet; it
+    is buried. Returns what it will publish when it wakes."""
+    field.wait("g1", "fault")
+    field.wait_gone("g1")
+    assert [e["participants"] for e in field.events("g0", "commit")[:20]] == [["g0", "g1"]] * 20
+    (unfinished,) = (field.folder.root / "checkpoints").glob(".writing-g1.1-step-*")
+    late = Lineage.parse_folder(unfinished.name.removeprefix(".writing-g1.1-"))
+    assert late is not None
+    assert late.step == 20
+    return late
+
+
+def wake_and_publish(field: Field, late: Lineage) -> None:
+    """G1 wakes: the name appears although its incarnation is buried, and it ends with 7."""
+    assert not (field.folder.root / "checkpoints" / late.folder).exists()
+    field.signal("g1", signal.SIGCONT)
+    assert field.wait_exit("g1")["code"] == Exit.INCARNATION_OVER
+    assert [e["lineage"] for e in field.events("g1", "checkpoint") if e["status"] == "saved"] == [str(late)]
+
+
 def test_a_checkpoint_that_a_buried_incarnation_publishes_late_is_not_accepted(rig):
-    """[fence] G1 is stopped before its rename, everybody else dies, the run is rolled back to an older checkpoint, G1
-    wakes and renames: the newest folder is one of a dead branch, and the next resume does not take it."""
-    keys = {"checkpoint__interval": 10, "fault_tolerance__start_wait_s": 3.0}
+    """[fence] Everybody else dies before saving, the run is rolled back to the seed, and only then G1 renames: the one
+    checkpoint there is, valid to the last digest, is of a dead branch, and the next resume does not take it."""
+    keys = {"checkpoint__interval": 20, "checkpoint__keep_latest_k": 0}
     with Field(rig, "late-rename", **keys) as field:
-        field.start("g0", points=["g0:save_stage:kill"])  # once it is alone it saves every step: it dies of the first
-        field.start("g1", points=["g1:save_rename:stop"])  # whose turns are 10, 30, ...
-        field.wait("g1", "fault")
-        field.wait_gone("g1")
-        assert next(e["participants"] for e in field.events("g0", "commit")) == ["g0", "g1"]
-        field.wait("g0", "fault")
-        field.wait_gone("g0")
-        assert field.events("g0", "checkpoint") == []
-        field.start("g0", points=["g0:forward@0:delay=600"])
-        rollback = field.wait("lighthouse", "rollback")
-        assert rollback["to"] == "0:0.0"
-        field.wait("g0", "fault", lambda e: e["incarnation"] == 2)
-        field.signal("g1", signal.SIGCONT)
-        assert field.wait_exit("g1")["code"] == Exit.INCARNATION_OVER
-        published = wait_until(lambda: list(field.folder.root.glob("checkpoints/step-*")), "it was renamed", field.said)
-        assert [path.name.startswith("step-00000010") for path in published] == [True]
+        # From the moment it is alone G0 saves every step: it dies before the first of these.
+        field.start("g0", points=["g0:save_stage:kill"])
+        field.start("g1", points=["g1:save_rename:stop"], function=run_and_publish_before_leaving)
+        late = stopped_before_its_rename(field)
+        field.wait_exit("g0")
+        field.start("g0", points=["g0:quorum_after:stop"], fault_tolerance__start_wait_s=1)
+        assert field.wait("lighthouse", "rollback")["to"] == str(SCRATCH)
+        field.wait("g0", "fault", lambda e: e["incarnation"] == 2)  # it has its quorum, and goes no further
+        wake_and_publish(field, late)
         field.kill("g0")
-        field.wait_gone("g0", 2)
+        field.wait_exit("g0", 2)
+        checkpoints = field.folder.root / "checkpoints"
+        assert [path.name for path in checkpoints.glob("step-*")] == [late.folder]
+        verify(checkpoints / late.folder, secret=None)
         field.start("g0", "g1")
         restored = field.wait("g0", "restore", lambda e: e["incarnation"] == 3)
         assert (restored["step"], restored["source"]) == (0, "scratch")
-        field.wait_commit("g0", step=12)
+        field.wait_commit("g0", step=late.step + 2, after=restored["t"])
+        field.wait("g1", "checkpoint", lambda e: e["incarnation"] == 2 and e["status"] == "saved")
         run = field.drain()
     one_history(run)
-    assert len(run.events("lighthouse", "rollback")) >= 1
+    never_confirmed(run, "g1", 1, after=0)
+    reason = (checkpoints / f".aside-{late.folder}" / "REASON.txt").read_text()
+    assert "the run went on from step 0" in reason
+    assert {Lineage.parse_folder(path.name) for path in checkpoints.glob("step-*")} <= set(run.chain)
+
+
+def test_a_checkpoint_that_is_published_late_disturbs_nobody(rig):
+    """G0 has gone on alone and saved: what G1 publishes then is older, of the same history, and soon gone."""
+    keys = {"checkpoint__interval": 20, "checkpoint__keep_latest_k": 2}
+    with Field(rig, "late-but-older", **keys) as field:
+        field.start("g0")
+        field.start("g1", points=["g1:save_rename:stop"], function=run_and_publish_before_leaving)
+        late = stopped_before_its_rename(field)
+        saved = field.wait("g0", "checkpoint", lambda e: e["status"] == "saved" and e["step"] > late.step + 5)
+        wake_and_publish(field, late)
+        woken = time.time()
+        checkpoints = field.folder.root / "checkpoints"
+        wait_until(lambda: not (checkpoints / late.folder).exists(), "the next save lets the late one go", field.said)
+        field.wait_commit("g0", after=woken, step=saved["step"] + 5)
+        field.kill("g0")
+        field.wait_exit("g0")
+        saves = [e["step"] for e in field.events("g0", "checkpoint") if e["status"] == "saved"]
+        field.start("g0", "g1")
+        restored = field.wait("g0", "restore", lambda e: e["incarnation"] == 2)
+        assert restored["source"] == "disk"
+        assert restored["step"] >= saves[-1] > late.step
+        field.wait_commit("g1", step=restored["step"] + 3, after=restored["t"])
+        run = field.drain()
+    one_history(run)
+    # To the last one saved, where there is one: a confirmed state need not have been saved yet.
+    assert {e["to"] for e in run.events("lighthouse", "rollback")} <= {restored["lineage"]}
+    alone = [e for e in run.events("g0", "commit") if e["incarnation"] == 1]
+    assert [e["step"] for e in alone] == list(range(1, len(alone) + 1)), "undisturbed"
+    assert len(run.events("g0", "discard")) <= 1, "the attempt in which G1 was lost"
 
 
 def test_of_two_lighthouses_the_older_is_refused(rig, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -246,6 +247,13 @@ def test_commit_that_no_quorum_seats_is_orphaned_and_reported(told):
     (event,) = made.named("orphaned")
     assert (event["step"], event["lineage"]) == (12, str(CURRENT))
     assert made.state.unconfirmed is None
+
+
+def test_fences_of_a_grant_reach_the_disk():
+    made = rig()
+    fence = Lineage(10, quorum_id(4))
+    made.state.settle(dataclasses.replace(grant("g0", current=CURRENT), fences=(fence,)))
+    assert made.disk.told == [("fence", fence)]
 
 
 def test_void_state_confirms_nothing():

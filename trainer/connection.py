@@ -16,6 +16,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store
 
+from checkpointing.chosen import noted
 from configs.digest import common_differing, common_digest
 from configs.dump import to_toml
 from configs.load import ConfigError, parse_text
@@ -25,7 +26,7 @@ from configs.schema import Config
 from configs.secret import guarded_address, read_secret
 from configs.timeouts import Timeouts, derive
 from configs.tls import Tls, tls_of
-from configs.words import DepartureCause, Exit, ExitRequest
+from configs.words import DepartureCause, Exit, ExitRequest, Lineage
 from lighthouse.client import Control
 from lighthouse.relay import Relay
 from replica_groups.channel import Beside
@@ -36,6 +37,7 @@ from replica_groups.mesh import device_of
 from replica_groups.seat import GRANT, NOTICE
 from replica_groups.signals import Signals
 from replica_groups.vitals import Vitals
+from trainer.disk import local_folder
 from trainer.own_lighthouse import start_lighthouse
 from trainer.process import Leaver
 from trainer.voucher import machine, software
@@ -138,8 +140,19 @@ def connect(config: Config, place: Place, *, store: Store, run: RunFolder, leave
         every_s=timeouts.pulse_s,
     )
     if seated.ended is not None:
-        raise ExitRequest(Exit.DONE, f"the run has ended at {seated.ended}")
+        raise _ended(config, place, run, seated.ended)
     return connection
+
+
+def _ended(config: Config, place: Place, run: RunFolder, at: Lineage) -> ExitRequest:
+    """A run that has ended is done, but a request to go back that no start has taken up yet was not met by that."""
+    asked = config.checkpoint
+    if asked.enable and asked.load_step >= 0 and not noted(local_folder(config, place, run), asked.load_step):
+        why = (
+            f"checkpoint.load_step = {asked.load_step}: the run has ended at {at}; a greater training.steps reopens it"
+        )
+        return ExitRequest(Exit.CHECKPOINT, why)
+    return ExitRequest(Exit.DONE, f"the run has ended at {at}")
 
 
 def _connection(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -60,6 +60,9 @@ class NoDisk:
         """Nothing."""
 
     def orphan(self, lineage: Lineage) -> None:
+        """Nothing."""
+
+    def fence(self, fences: Sequence[Lineage]) -> None:
         """Nothing."""
 
     def drain(self) -> None:
@@ -191,6 +194,9 @@ class RunDisk:
     def orphan(self, lineage: Lineage) -> None:
         self._checkpointer.orphan(lineage)
 
+    def fence(self, fences: Sequence[Lineage]) -> None:
+        self._checkpointer.fence(fences)
+
     def drain(self) -> None:
         """Let a save that is confirmed and running come to its end."""
         self._checkpointer.close(wait_s=_DRAIN_S)
@@ -210,12 +216,8 @@ def build_disk(
     """The checkpoints that the config asks for. Collective over the group: saving has process groups of its own."""
     if not config.checkpoint.enable:
         return NoDisk()
-    where = own_folder(config.checkpoint.folder, group=place.group)
-    objects: ObjectPlace | None = None
-    folder = run.root / where
-    if is_url(where):
-        folder = run.root / "spool" / place.group
-        objects = ObjectPlace(where, spool=folder, secret=secret)
+    where, folder = own_folder(config.checkpoint.folder, group=place.group), local_folder(config, place, run)
+    objects = ObjectPlace(where, spool=folder, secret=secret) if is_url(where) else None
     checkpointer = Checkpointer(
         folder,
         group=cpu_group(),
@@ -246,6 +248,12 @@ def build_disk(
         load_step=config.checkpoint.load_step,
         initial=config.checkpoint.initial_load_path,
     )
+
+
+def local_folder(config: Config, place: Place, run: RunFolder) -> Path:
+    """Where this group writes its checkpoints first, and for good where ``checkpoint.folder`` is no object store."""
+    where = own_folder(config.checkpoint.folder, group=place.group)
+    return run.root / "spool" / place.group if is_url(where) else run.root / where
 
 
 def cpu_group() -> dist.ProcessGroup:

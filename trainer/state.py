@@ -61,6 +61,8 @@ class Disk(Protocol):
 
     def orphan(self, lineage: Lineage) -> None: ...
 
+    def fence(self, fences: Sequence[Lineage]) -> None: ...
+
     def drain(self) -> None: ...
 
 
@@ -101,7 +103,9 @@ class StateKeeper:
         return tuple(found.lineage for found in self.disk.offered())
 
     def settle(self, grant: Grant) -> None:
-        """A quorum confirms my last commit, if it seats me with it, or else orphans it."""
+        """A quorum confirms my last commit, if it seats me with it, or else orphans it; and it tells what was rolled
+        back."""
+        self.disk.fence(grant.fences)
         mine = self.unconfirmed
         if mine is None:
             return

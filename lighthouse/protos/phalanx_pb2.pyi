@@ -161,7 +161,7 @@ class Member(_message.Message):
     def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., transfer: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("attempt", "quorum_id", "kind", "members", "up_to_date", "current", "restore", "reason")
+    __slots__ = ("attempt", "quorum_id", "kind", "members", "up_to_date", "current", "restore", "reason", "fences")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class Grant(_message.Message):
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FENCES_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     quorum_id: int
     kind: str
@@ -178,7 +179,8 @@ class Grant(_message.Message):
     current: Lineage
     restore: Lineage
     reason: str
-    def __init__(self, attempt: _Optional[int] = ..., quorum_id: _Optional[int] = ..., kind: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., up_to_date: _Optional[_Iterable[str]] = ..., current: _Optional[_Union[Lineage, _Mapping]] = ..., restore: _Optional[_Union[Lineage, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    fences: _containers.RepeatedCompositeFieldContainer[Lineage]
+    def __init__(self, attempt: _Optional[int] = ..., quorum_id: _Optional[int] = ..., kind: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., up_to_date: _Optional[_Iterable[str]] = ..., current: _Optional[_Union[Lineage, _Mapping]] = ..., restore: _Optional[_Union[Lineage, _Mapping]] = ..., reason: _Optional[str] = ..., fences: _Optional[_Iterable[_Union[Lineage, _Mapping]]] = ...) -> None: ...
 
 class AskReply(_message.Message):
     __slots__ = ("grant", "refused", "buried", "ended", "epoch")

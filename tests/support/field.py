@@ -100,9 +100,11 @@ class Field:
         points: Sequence[str] = (),
         function: RankFunction = run_trainer,
         config: Config | None = None,
+        **keys: object,
     ) -> None:
-        """A life of each group, with failpoints of its own, or a config of its own."""
-        config = config or (self._config(chaos__failpoints=points) if points else self.config)
+        """A life of each group, with failpoints and keys of its own, or a config of its own."""
+        keys |= {"chaos__failpoints": points} if points else {}
+        config = config or (self._config(**keys) if keys else self.config)
         for layout in layouts_of(config, groups):
             around = Surroundings(
                 folder=self.folder,

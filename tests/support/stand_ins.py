@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,6 +153,10 @@ class Disk:
 
     def orphan(self, lineage: Lineage) -> None:
         self.told.append(("orphan", lineage))
+
+    def fence(self, fences: Sequence[Lineage]) -> None:
+        if fences:
+            self.told.append(("fence", *fences))
 
     def drain(self) -> None:
         self.told.append(("drain",))
