@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
 from configs.secret import secret_key
 from ops.checkpoint_where import HELP, METAVAR, step_at
 from ops.console import Console
-from ops.conversion import conversion
+from ops.conversion import conversion, local_path
 from ops.result import Result
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint, a folder, and what cannot be read from what lies around the checkpoint."""
     parser.add_argument("step_folder", metavar=METAVAR, help=HELP)
-    parser.add_argument("out", metavar="OUT_FOLDER", type=Path, help="the model folder to write; it must not exist")
+    parser.add_argument(
+        "out", metavar="OUT_FOLDER", type=local_path, help="the model folder to write; it must not exist"
+    )
     parser.add_argument(
         "--export-dtype",
         choices=("float32", "bfloat16", "float16"),
@@ -25,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="the model (default: what the run's config or the import says)")
     parser.add_argument("--flavor", help="its flavor (the same)")
     parser.add_argument(
-        "--tokenizer", metavar="FOLDER", type=Path, help="folder with tokenizer files (default: the run's)"
+        "--tokenizer", metavar="FOLDER", type=local_path, help="folder with tokenizer files (default: the run's)"
     )
     parser.add_argument(
         "--max-file-gb", metavar="GB", type=_size, default=5.0, help="largest file of weights in GB (default: 5)"

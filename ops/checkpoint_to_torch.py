@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
 from ops.checkpoint_where import HELP, METAVAR, step_at
 from ops.console import Console
+from ops.conversion import local_path
 from ops.result import Result
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint and a file."""
     parser.add_argument("step_folder", metavar=METAVAR, help=HELP)
-    parser.add_argument("out", metavar="OUT.pt", type=Path, help="the file to write; it must not exist")
+    parser.add_argument("out", metavar="OUT.pt", type=local_path, help="the file to write; it must not exist")
 
 
 def run(options: argparse.Namespace, console: Console) -> Result:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from configs import known
 from configs.load import ConfigError
-from configs.names import nearest
+from configs.names import is_url, nearest
 from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
 from ops.console import Console
@@ -20,10 +20,17 @@ from trainer.data.errors import DataError
 
 def import_arguments(parser: argparse.ArgumentParser, *, what: str, metavar: str) -> None:
     """Of ``from-hf`` and ``from-meta``."""
-    parser.add_argument("folder", metavar=metavar, type=Path, help=what)
-    parser.add_argument("out", metavar="OUT_FOLDER", type=Path, help="the checkpoint to write; it must not exist")
+    parser.add_argument("folder", metavar=metavar, type=local_path, help=what)
+    parser.add_argument("out", metavar="OUT_FOLDER", type=local_path, help="the checkpoint to write; it must not exist")
     parser.add_argument("--model", required=True, help=f"the model: {', '.join(known.MODELS)}")
     parser.add_argument("--flavor", required=True, help="its flavor, such as 8B")
+
+
+def local_path(text: str) -> Path:
+    """The type of an argument that cannot be a URL, which would become a folder of that name."""
+    if is_url(text):
+        raise argparse.ArgumentTypeError(f"expected a local path, found {text}")
+    return Path(text)
 
 
 def import_command(kind: Literal["hf", "original"], options: argparse.Namespace, console: Console) -> Result:

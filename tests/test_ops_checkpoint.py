@@ -174,6 +174,9 @@ def test_from_meta_imports_original_weights(capfd, tmp_path):
         ("from-hf", "/tmp", "out", "--model", "llama3"),
         ("from-hf", "/tmp", "out", "--model", "llama9", "--flavor", "tiny"),
         ("from-meta", "/tmp", "out", "--model", "llama3", "--flavor", "9B"),
+        ("from-hf", "/tmp", "s3://bucket/seed", "--model", "llama3", "--flavor", "tiny"),
+        ("to-hf", "/tmp", "s3://bucket/exported"),
+        ("to-torch", "/tmp", "file:///tmp/weights.pt"),
     ],
     ids=" ".join,
 )

@@ -42,6 +42,10 @@ def test_going_back_to_a_chosen_step_is_met_once_and_needs_a_fork(rig):
     assert len(restored) == 2, restored
     assert restored[1] >= 7, "its restart does not go back again"
     assert "checkpoint.load_step = 3 was met earlier" in ranks_said(again)
+    old = {lineage.folder for lineage in first.chain if lineage.step > 3}
+    aside = {path.name.removeprefix(".aside-"): path for path in (again.folder.root / "checkpoints").glob(".aside-*")}
+    assert set(aside) == old, "the history that was left is moved aside, not written over"
+    assert all("rolled back" in (path / "REASON.txt").read_text() for path in aside.values())
 
 
 def test_a_run_starts_from_another_runs_weights_and_says_when_it_does_not(rig):
