@@ -168,7 +168,8 @@ class ObjectPlace:
         return {found for name in entries if (found := Lineage.parse_folder(name)) is not None}
 
     def _sizes(self, lineage: Lineage) -> Mapping[str, int]:
-        return {name: int(entry.get("size") or 0) for name, entry in self._list(self._at(lineage)).items()}
+        entries = self._list(self._at(lineage)).items()
+        return {name: int(entry.get("size") or 0) for name, entry in entries if entry.get("type") != "directory"}
 
     def _list(self, path: str) -> dict[str, dict[str, Any]]:
         self._fs.invalidate_cache()  # what another process wrote counts

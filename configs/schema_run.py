@@ -128,7 +128,7 @@ class Checkpoint(Section):
     enable_first_step_checkpoint: bool = False
     """Step 1 is saved whatever ``interval`` says."""
     initial_load_path: str | None = None
-    """A checkpoint of another run whose tensors step 0 takes, when this run has none of its own; with
+    """A checkpoint of another run, or its URL, whose tensors step 0 takes when this run has none of its own; with
     ``initial_load_in_hf`` a Hugging Face folder."""
     initial_load_in_hf: bool = False
     """Step 0 takes its weights from ``initial_load_path``, else from ``model.hf_assets_path``."""

@@ -54,6 +54,7 @@ def test_saved_states_read_back_to_the_bit_and_leave_no_local_copy(store):
     assert list(store.spool.iterdir()) == []
     found, _ = offers(store.place.survey(), config_digest="c0ffee")
     assert [each.lineage.step for each in found] == [3, 2, 1]
+    store.fs.pipe_file(f"{store.object(2, 'assets')}/tokenizer.json", b"beside")  # what somebody put there is no harm
     assert store.place.pull(found[1].path) == ""
     into = tensors(0)
     assert load(found[1].path, into, group=None, secret=None) == clocks(2)
@@ -97,12 +98,14 @@ def test_the_manifest_comes_last_and_only_after_the_rest_is_there(store, monkeyp
 def test_old_ones_go_milestones_and_strangers_stay_and_a_rolled_back_branch_is_set_aside(store):
     saver = store.saver(keep_latest_k=2, keep_every=3)
     store.fs.pipe_file(f"{store.root}/notes.txt", b"mine")
+    store.fs.pipe_file(f"{store.root}/step-7/mine.txt", b"mine")
     for step in range(1, 8):
         store.save(saver, step)
     assert store.steps() == [3, 6, 7]
     store.save(saver, 7, running=4)
     assert saver.close(wait_s=30)
     assert store.fs.exists(f"{store.root}/notes.txt")
+    assert store.fs.exists(f"{store.root}/step-7/mine.txt")
     assert store.fs.exists(f"{store.root}/.aside-{lineage(7, 3).folder}/REASON.txt")
     assert [each.lineage for each in store.place.survey().found] == [lineage(7, 4), lineage(6), lineage(3)]
 
