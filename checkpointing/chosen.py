@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from checkpointing.retention import newest_first
-from configs.words import Lineage
+from configs.words import SCRATCH, Lineage
 
 NOTE = ".load-step.json"
 
@@ -47,6 +47,8 @@ def remember(folder: Path, step: int, found: Iterable[Lineage]) -> None:
     path = folder / NOTE
     if noted(folder, step):
         return
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
     unfinished = path.with_name(f"{NOTE}.new")
-    unfinished.write_text(json.dumps({"load_step": step, "newest": str(newest_first(found)[0])}))
+    unfinished.write_text(json.dumps({"load_step": step, "newest": str(newest_first([*found, SCRATCH])[0])}))
     unfinished.replace(path)

@@ -20,6 +20,10 @@ class DamagedCheckpoint(CheckpointError):
     """The checkpoint that was to be loaded does not verify, the same on every rank; an older one may."""
 
 
+class NothingThere(CheckpointError):
+    """What is asked for is not on this group's disk; another group's, or a living one, may have it."""
+
+
 class BadCheckpoint(Exception):
     """One checkpoint folder does not verify; the text says what is wrong with it."""
 

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from checkpointing import folder as folders
-from checkpointing.errors import BadCheckpoint, CheckpointError, DamagedCheckpoint
+from checkpointing.errors import BadCheckpoint, CheckpointError, DamagedCheckpoint, NothingThere
 from checkpointing.fellows import Fellows
 from checkpointing.manifest import MANIFEST, METADATA, Key, Manifest, check_digests, check_sizes, read_manifest
 from checkpointing.retention import abandoned, newest_first
@@ -123,7 +123,8 @@ def offers(
     """Checkpoints that this group may bring to a start, newest first, and why. Pure.
 
     ``load_step`` -1 is the newest. Raises CheckpointError when there are checkpoints and none is valid, when they are
-    of another config (without ``fork``), when ``load_step`` does not exist or is below the newest (without ``fork``).
+    of another config (without ``fork``), when ``load_step`` is below the newest (without ``fork``); NothingThere when
+    only another group can have ``load_step``.
     """
     bad = "".join(f"\n  {each.name}: {each.reason}" for each in (*survey.passed_over, *survey.unfinished))
     if not survey.found:
@@ -132,7 +133,7 @@ def offers(
                 f"no checkpoint in {survey.folder} can be used; repair them, or move them away to start afresh:{bad}"
             )
         if load_step >= 0:
-            raise CheckpointError(f"checkpoint.load_step = {load_step}: {survey.folder} holds no checkpoint")
+            raise NothingThere(f"checkpoint.load_step = {load_step}: {survey.folder} holds no checkpoint{bad}")
         return (), f"no checkpoint in {survey.folder}" + (f"; passed over:{bad}" if bad else "")
     others = [found for found in survey.found if found.manifest.clocks.config_digest != config_digest]
     if others and not fork:
@@ -145,9 +146,9 @@ def offers(
     if load_step < 0:
         return survey.found, f"{newest.path.name} is the newest valid one" + (f"; passed over:{bad}" if bad else "")
     wanted = tuple(found for found in survey.found if found.lineage.step == load_step)
-    if not wanted:
+    if not wanted and (fork or load_step > newest.lineage.step):
         steps = ", ".join(str(found.lineage.step) for found in survey.found)
-        raise CheckpointError(f"checkpoint.load_step = {load_step} is not in {survey.folder}, which holds {steps}{bad}")
+        raise NothingThere(f"checkpoint.load_step = {load_step} is not in {survey.folder}, which holds {steps}{bad}")
     if load_step < newest.lineage.step and not fork:
         raise CheckpointError(
             f"checkpoint.load_step = {load_step} is below {newest.path.name}; set checkpoint.fork to go back on purpose"

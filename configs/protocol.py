@@ -74,8 +74,19 @@ class Claim:
     """The communicator of the last attempt is broken: a fresh quorum id is needed even if the members are the same."""
     disk: tuple[Lineage, ...] = ()
     """With void: checkpoints that verify on the disk this group sees."""
+    needs_state: bool = False
+    """With void: it must not be made from the seed, for its config asks for a state that it cannot bring."""
     transfer: tuple[str, ...] = ()
     """``host:port`` of each rank's state server, in rank order."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What a group can bring to a start if nobody current is alive."""
+
+    disk: tuple[Lineage, ...] = ()
+    unmet: str = ""
+    """Why it cannot bring what its config asks for: a matter only if nobody else can."""
 
 
 class Kind(enum.StrEnum):

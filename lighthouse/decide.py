@@ -71,7 +71,7 @@ class Expire:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Too few groups for too long: those who ask are refused with the reason and exit 3."""
+    """Too few groups for too long, or no state to start from: those who ask are refused with the reason, and leave."""
 
     reason: str
 
@@ -129,6 +129,8 @@ def decide(case: Situation) -> Decision:
     wait = _wait_for_more(case, current=current, restore=restore, rollback=rollback)
     if wait is not None:
         return wait
+    if not holders:
+        return Lost(reason="nobody brings the state that was asked for, and nobody may start from the seed")
     held = _held_back(case, requests, holders=holders, restore=restore)
     seated = [request for request in requests if request.who not in held]
     names = tuple(who.group for who in held)
@@ -176,7 +178,7 @@ def _current(requests: Sequence[Request], stored: Stored) -> tuple[Lineage, tupl
         valid = [lineage for lineage in claims if lineage in _granted_or_next(stored)]
         current = max(valid or claims, key=lambda lineage: (lineage.step, len(claims[lineage]), lineage.quorum_id))
         return current, tuple(claims[current]), None
-    found: dict[Lineage, list[str]] = {SCRATCH: [request.claim.group for request in requests]}
+    found: dict[Lineage, list[str]] = {SCRATCH: [r.claim.group for r in requests if not r.claim.needs_state]}
     for request in requests:
         for lineage in dict.fromkeys(request.claim.disk):
             if lineage != SCRATCH and not fenced(lineage, stored.fences):

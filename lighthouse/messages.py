@@ -101,6 +101,7 @@ def claim_to(claim: Claim) -> pb.AskRequest:
         fresh=claim.fresh,
         disk=[lineage_to(lineage) for lineage in claim.disk],
         transfer=claim.transfer,
+        needs_state=claim.needs_state,
     )
 
 
@@ -115,6 +116,7 @@ def claim_from(message: pb.AskRequest) -> Claim:
         fresh=message.fresh,
         disk=tuple(lineage_from(lineage) for lineage in message.disk),
         transfer=tuple(message.transfer),
+        needs_state=message.needs_state,
     )
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 from torchft.coordination import ManagerClient, ManagerServer
 
-from configs.protocol import Claim, Grant, Kind, Notice, Unreachable, replica_id
+from configs.protocol import Claim, Grant, Kind, Notice, Offer, QuorumLost, Unreachable, replica_id
 from configs.words import RUNNING_BITS, DiscardReason, Exit, ExitRequest, Lineage
 from replica_groups.channel import Beside, Channel, Reaper, connect
 from replica_groups.lifelines import Hub
@@ -133,7 +133,7 @@ class Seat:
 
     # -- quorum ----------------------------------------------------------------------------------------------------
 
-    def quorum(self, standing: Standing, *, disk: Callable[[], tuple[Lineage, ...]] = tuple) -> Seating:
+    def quorum(self, standing: Standing, *, disk: Callable[[], Offer] = Offer) -> Seating:
         """The quorum of the next attempt, complete before any compute; the same on every rank of the group. ``disk``
         says what this group can bring, each time that rank 0 asks.
 
@@ -157,9 +157,7 @@ class Seat:
             )
         return Seating(grant=grant, rank=result.replica_rank, store_address=result.store_address)
 
-    def _ask_until_answered(
-        self, standing: Standing, disk: Callable[[], tuple[Lineage, ...]], joined: Future[Any]
-    ) -> Grant:
+    def _ask_until_answered(self, standing: Standing, disk: Callable[[], Offer], joined: Future[Any]) -> Grant:
         """Rank 0: the gateway answers the claim and torchft's request. One that is replaced between the two is asked
         again; torchft's manager repeats its own request by itself."""
         while True:
@@ -188,7 +186,7 @@ class Seat:
             init_sync=False,
         )
 
-    def _granted(self, standing: Standing, disk: Callable[[], tuple[Lineage, ...]]) -> Grant:
+    def _granted(self, standing: Standing, disk: Callable[[], Offer]) -> Grant:
         claim = Claim(
             group=self.group,
             incarnation=self.incarnation,
@@ -207,11 +205,16 @@ class Seat:
             self._hub.broadcast({"grant": GRANT.dump_python(grant, mode="json")})
         return grant
 
-    def _ask(self, claim: Claim, disk: Callable[[], tuple[Lineage, ...]]) -> Grant:
+    def _ask(self, claim: Claim, disk: Callable[[], Offer]) -> Grant:
         assert self._coordinator is not None
         while True:
+            offer = disk()
             try:
-                return self._coordinator.ask(dataclasses.replace(claim, disk=disk()))
+                return self._coordinator.ask(dataclasses.replace(claim, disk=offer.disk, needs_state=bool(offer.unmet)))
+            except QuorumLost as error:
+                if offer.unmet:
+                    raise ExitRequest(Exit.CHECKPOINT, f"{offer.unmet}; {error}") from error
+                raise
             except Unreachable:
                 # Groups loop until the lighthouse is back, or wants to know what the disk shows now.
                 self._signals.pause(_RETRY_S)

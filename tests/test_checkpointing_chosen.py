@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from checkpointing.chosen import NOTE, met, remember
+from checkpointing.chosen import NOTE, met, noted, remember
 from checkpointing.errors import CheckpointError
 from checkpointing.stock import load_stock
 from tests.support.states import lineage, same, tensors
@@ -28,6 +28,16 @@ def test_a_request_is_met_once_the_run_has_saved_since(tmp_path):
     assert not met(tmp_path, 4, after), "another request"
     remember(tmp_path, 4, after)
     assert not met(tmp_path, 4, after)
+
+
+def test_where_nothing_is_yet_the_request_is_noted_all_the_same(tmp_path):
+    folder = tmp_path / "checkpoints"
+    assert not noted(folder, 5)
+    remember(folder, 5, [])
+    assert noted(folder, 5)
+    assert not noted(folder, 4)
+    assert not met(folder, 5, [])
+    assert met(folder, 5, [lineage(6, 4)])
 
 
 def test_without_a_request_the_note_goes(tmp_path):

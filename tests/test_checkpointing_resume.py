@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpointing.errors import BadCheckpoint, CheckpointError
+from checkpointing.errors import BadCheckpoint, CheckpointError, NothingThere
 from checkpointing.manifest import MANIFEST, METADATA, File, encode, file_digest, read_manifest
 from checkpointing.resume import Found, Resume, Source, decide_resume, load, offers, survey, verify
 from checkpointing.tools import list_checkpoints, to_torch
@@ -134,12 +134,17 @@ def test_another_config_is_refused_unless_forked(folder):
 def test_a_wanted_step_must_exist_and_going_back_is_a_fork(folder, tmp_path):
     seen = survey(folder, secret=None)
     assert [found.lineage for found in offers(seen, config_digest=CONFIG, load_step=3)[0]] == [lineage(3)]
-    with pytest.raises(CheckpointError, match="holds 3, 2, 1"):
-        offers(seen, config_digest=CONFIG, load_step=7)
+    for options in ({"load_step": 7}, {"load_step": 0, "fork": True}):
+        with pytest.raises(NothingThere, match="holds 3, 2, 1"):  # another group may have it
+            offers(seen, config_digest=CONFIG, **options)
+    shutil.rmtree(step_folder(folder, 2))
+    with pytest.raises(CheckpointError, match="to go back on purpose") as error:
+        offers(survey(folder, secret=None), config_digest=CONFIG, load_step=2)  # whoever has it
+    assert not isinstance(error.value, NothingThere)
     with pytest.raises(CheckpointError, match="to go back on purpose"):
         offers(seen, config_digest=CONFIG, load_step=2)
     assert offers(seen, config_digest=CONFIG, load_step=2, fork=True)[0][0].lineage == lineage(2)
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(NothingThere, match="holds no checkpoint"):
         offers(survey(tmp_path / "none", secret=None), config_digest=CONFIG, load_step=2)
 
 

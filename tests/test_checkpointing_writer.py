@@ -175,32 +175,6 @@ def test_a_branch_that_was_rolled_back_is_set_aside_when_the_new_one_is_durable(
     assert survey(rig.folder, secret=None).found[0].lineage == lineage(11, 7)
 
 
-def test_what_lies_behind_a_rollback_is_set_aside_once_by_whoever_comes_first(rig):
-    saver = rig.checkpointer()
-    for step, running in ((1, 3), (2, 3), (3, 3), (4, 3), (2, 7)):
-        rig.save(saver, step, running=running)
-    aside = {step: rig.folder / f".aside-{lineage(step).folder}" for step in (2, 3, 4)}
-    for step in (3, 4):
-        shutil.move(aside[step], rig.folder / lineage(step).folder)  # published late, by one that was paused
-    shutil.copytree(rig.folder / lineage(3).folder, aside[3])  # and here for the second time
-    (aside[3] / "REASON.txt").write_text("the first time\n")
-    other = rig.checkpointer(writer="g1.2")
-    for _ in range(2):
-        for each in (saver, other):
-            each.fence([lineage(9, 2), lineage(1, 5)])
-    rig.settle(saver)
-    rig.settle(other)
-    live = [lineage(1).folder, lineage(2, 7).folder]
-    assert names(rig.folder) == sorted(live + [path.name for path in aside.values()])
-    for step in (3, 4):
-        assert (aside[step] / "REASON.txt").read_text() == "it was rolled back: the run went on from step 1\n"
-        assert len(list(aside[step].iterdir())) == len(list((rig.folder / live[0]).iterdir())) + 1, "moved as a whole"
-    shutil.move(aside[4], rig.folder / lineage(4).folder)
-    saver.fence([lineage(9, 2), lineage(1, 5)])
-    rig.settle(saver)
-    assert lineage(4).folder in names(rig.folder), "known fences cost nothing: the disk is not looked at again"
-
-
 @pytest.mark.parametrize("place", ["save_stage", "save_write", "save_rename"])
 def test_a_failed_save_is_reported_leaves_nothing_and_the_next_one_works(rig, place):
     saver = rig.checkpointer(keep_latest_k=1)

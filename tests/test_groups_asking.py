@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import replica_groups.seat
-from configs.protocol import Claim, Grant, Kind, Notice, Unreachable
+from configs.protocol import Claim, Grant, Kind, Notice, Offer, QuorumLost, Unreachable
 from configs.words import SCRATCH, DiscardReason, Exit, ExitRequest, Lineage
 from replica_groups.channel import Beside, Channel
 from replica_groups.seat import Limits, Seat, Standing
@@ -102,7 +102,7 @@ def test_claim_says_what_the_ranks_agreed_on(seat):
     made = seat(gateway)
     made._client.reply(PAIR)
     disk = (Lineage(9, quorum_id(1)),)
-    answer = made.quorum(STANDING, disk=lambda: disk)
+    answer = made.quorum(STANDING, disk=lambda: Offer(disk=disk))
     assert (answer.grant, answer.rank, answer.size, answer.store_address) == (PAIR, 1, 2, "there")
     (claim,) = gateway.claims
     assert claim == Claim(
@@ -133,8 +133,19 @@ def test_lighthouse_that_is_away_is_asked_again_until_it_is_back(seat, monkeypat
     made = seat(gateway)
     made._client.reply(PAIR)
     looks = iter(range(6))
-    assert made.quorum(STANDING, disk=lambda: (Lineage(next(looks), 1),)).grant == PAIR
+    assert made.quorum(STANDING, disk=lambda: Offer(disk=(Lineage(next(looks), 1),))).grant == PAIR
     assert [claim.disk[0].step for claim in gateway.claims] == list(range(6)), "the disk is looked at each time"
+
+
+def test_who_cannot_bring_what_is_asked_for_says_so_and_ends_with_6_if_nobody_can(seat):
+    gateway = Gateway(QuorumLost("nobody brings it"), QuorumLost("1 of at least 2 groups"))
+    made = seat(gateway)
+    with pytest.raises(ExitRequest, match="step 4 is not here; nobody brings it") as caught:
+        made.quorum(STANDING, disk=lambda: Offer(unmet="step 4 is not here"))
+    assert caught.value.code is Exit.CHECKPOINT
+    with pytest.raises(QuorumLost, match="1 of at least 2 groups"):
+        made.quorum(STANDING)
+    assert [claim.needs_state for claim in gateway.claims] == [True, False]
 
 
 def test_older_lighthouse_is_not_obeyed(seat, signals):

@@ -123,6 +123,23 @@ def test_equal_steps_of_other_quorums_are_other_states():
     assert decision.up_to_date == ("g0",)
 
 
+def test_who_needs_a_state_is_never_told_to_make_one_from_the_seed():
+    """A step was asked for: whoever brings it gives it to the rest; if nobody does there is no start, and no fence."""
+    stored = RUNNING.bury(G0).bury(G1)
+    asked = void("g1", 2, needs_state=True)
+    found = seat(void("g0", 2, disk=(Lineage(4, 70),)), asked, stored=stored)
+    assert (found.restore, found.up_to_date) == (Lineage(4, 70), ("g0",))
+    fresh = seat(void("g0", 2), asked, stored=stored)
+    assert (fresh.restore, fresh.up_to_date) == (SCRATCH, ("g0",)), "where another may begin anew it heals"
+    alive = seat(claim("g0"), asked, stored=RUNNING.bury(G1))
+    assert (alive.restore, alive.up_to_date) == (None, ("g0",))
+    assert isinstance(decide(case(asked, stored=stored, now=29.0)), Wait), "the one that has it may still come"
+    for late in (case(asked, stored=stored, now=30.0), case(void("g0", 2, needs_state=True), asked, stored=stored)):
+        lost = decide(late)
+        assert isinstance(lost, Lost)
+        assert "nobody brings the state that was asked for" in lost.reason
+
+
 def test_a_rollback_is_held_until_everybody_known_has_come_then_logged_and_given_a_new_id():
     stored = RUNNING.bury(G0).bury(G1)
     old = (Lineage(3, 70),)

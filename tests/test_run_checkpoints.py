@@ -21,11 +21,14 @@ def ranks_said(run) -> str:
 def test_going_back_to_a_chosen_step_is_met_once_and_needs_a_fork(rig):
     first = rig.run("back", groups=1, ranks=1, steps=6, checkpoint__keep_latest_k=0)
     assert first.code == Exit.DONE, first.said
+    left = {lineage.folder for lineage in first.chain if lineage.step > 3}
     refused = rig.run("back", groups=1, ranks=1, steps=8, checkpoint__load_step=3)
     assert refused.code == Exit.CHECKPOINT, refused.said
     assert "set checkpoint.fork to go back on purpose" in ranks_said(refused) + refused.reason
     missing = rig.run("back", groups=1, ranks=1, steps=8, checkpoint__load_step=7, checkpoint__fork=True)
     assert missing.code == Exit.CHECKPOINT, "not a fresh start"
+    assert "checkpoint.load_step = 7 is not in" in missing.reason
+    assert missing.events("lighthouse", "rollback") == []
     again = rig.run(
         "back",
         groups=1,
@@ -34,6 +37,7 @@ def test_going_back_to_a_chosen_step_is_met_once_and_needs_a_fork(rig):
         checkpoint__load_step=3,
         checkpoint__fork=True,
         checkpoint__keep_latest_k=0,
+        checkpoint__async_mode="disabled",  # so that step 7 is there when step 9 is killed
         chaos__failpoints=["g0:backward@9:kill"],
     )
     assert again.code == Exit.DONE, again.said
@@ -42,10 +46,14 @@ def test_going_back_to_a_chosen_step_is_met_once_and_needs_a_fork(rig):
     assert len(restored) == 2, restored
     assert restored[1] >= 7, "its restart does not go back again"
     assert "checkpoint.load_step = 3 was met earlier" in ranks_said(again)
-    old = {lineage.folder for lineage in first.chain if lineage.step > 3}
     aside = {path.name.removeprefix(".aside-"): path for path in (again.folder.root / "checkpoints").glob(".aside-*")}
-    assert set(aside) == old, "the history that was left is moved aside, not written over"
+    assert set(aside) == left, "the history that was left is moved aside, not written over"
     assert all("rolled back" in (path / "REASON.txt").read_text() for path in aside.values())
+    ended = rig.run("back", groups=1, ranks=1, steps=12, checkpoint__load_step=9, checkpoint__fork=True)
+    assert ended.code == Exit.CHECKPOINT, "what is asked for is not what the run did"
+    assert "checkpoint.load_step = 9: the run has ended at 12:" in ended.reason
+    done = rig.run("back", groups=1, ranks=1, steps=12, checkpoint__load_step=3, checkpoint__fork=True)
+    assert done.code == Exit.DONE, done.said
 
 
 def test_a_run_starts_from_another_runs_weights_and_says_when_it_does_not(rig):
@@ -85,7 +93,7 @@ def test_groups_that_share_no_disk_go_on_from_the_newest_of_those_that_came(rig)
 
     last = {g: max(steps_in(disks / g)) for g in ("g0", "g1")}
     late, early = sorted(last, key=lambda g: last[g], reverse=True)
-    kept = last[early]
+    kept, held_late = last[early], steps_in(disks / late)
     slow = rig.run(
         "unshared",
         steps=80,
@@ -101,10 +109,9 @@ def test_groups_that_share_no_disk_go_on_from_the_newest_of_those_that_came(rig)
     chain = {lineage.folder for lineage in slow.chain}
     newest = max(path.name for path in (disks / late).glob("step-*"))
     assert newest in chain, "it saves again, of the confirmed history"
-    stale = [path.name for path in (disks / late).glob("step-*") if path.name not in chain]
-    assert {Lineage.parse_folder(name).step for name in stale} <= set(range(kept + 1, last[late] + 1)), (
-        "not written over"
-    )
+    assert [path.name for path in (disks / late).glob("step-*") if path.name not in chain] == []
+    aside = {Lineage.parse_folder(path.name.removeprefix(".aside-")).step for path in (disks / late).glob(".aside-*")}
+    assert {*range(kept + 1, last[late] + 1)} & held_late == aside, "moved, not written over"
 
 
 def test_the_last_group_saves_every_step_until_another_has_healed(rig):

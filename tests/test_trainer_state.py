@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
-from checkpointing.errors import CheckpointError, TransferError, TransferStopped
-from checkpointing.state import Clocks
-from configs.protocol import Kind
+from checkpointing.errors import TransferError, TransferStopped
 from configs.words import SCRATCH, Exit, ExitRequest, Lineage
 from replica_groups.signals import AttemptOver
 from tests.support.grants import death, grant, quorum_id, seating
 from tests.support.states import clocks
-from tests.support.training import Rig, bits, rig, world_of_one
+from tests.support.training import Rig, rig, world_of_one
 from trainer.state import _in_turn
 
 LIMIT_S = 20
@@ -249,13 +244,6 @@ def test_commit_that_no_quorum_seats_is_orphaned_and_reported(told):
     assert made.state.unconfirmed is None
 
 
-def test_fences_of_a_grant_reach_the_disk():
-    made = rig()
-    fence = Lineage(10, quorum_id(4))
-    made.state.settle(dataclasses.replace(grant("g0", current=CURRENT), fences=(fence,)))
-    assert made.disk.told == [("fence", fence)]
-
-
 def test_void_state_confirms_nothing():
     made = committed()
     made.state.void = True
@@ -267,83 +255,3 @@ def test_state_without_a_commit_of_its_own_settles_nothing():
     made = rig()
     made.state.settle(grant("g0", current=CURRENT))
     assert made.disk.told == []
-
-
-# -- disk --------------------------------------------------------------------------------------------------------------
-
-
-def test_disk_is_not_looked_at_while_the_state_is_good():
-    made = rig(good=True)
-    assert made.state.on_disk() == ()
-    assert made.disk.told == []
-
-
-def test_rank_0_of_a_void_group_says_what_it_can_bring():
-    found = (SimpleNamespace(lineage=CURRENT), SimpleNamespace(lineage=Lineage(9, 9)))
-    for rank, expected in ((0, (CURRENT, Lineage(9, 9))), (1, ())):
-        made = rig(good=False, rank=rank)
-        made.disk.found = found
-        assert made.state.on_disk() == expected
-
-
-def on_disk(made: Rig, state: Clocks, value: float) -> None:
-    path = Path(state.lineage.folder)
-    made.disk.found = (SimpleNamespace(lineage=state.lineage, path=path, verified=True),)
-    made.disk.held[path] = ({name: torch.full_like(t, value) for name, t in made.state.tensors.items()}, state)
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["good", "void"])
-def test_restore_takes_the_state_that_is_fixed_for_all(before):
-    made = rig(good=before)
-    on_disk(made, HELD, 0.5)
-    during: list[bool] = []
-    made.disk.during = lambda: during.append(made.state.void)
-    told = grant("g0", current=CURRENT, restore=CURRENT)
-    made.state.take(seating(told))
-    assert during == [True]
-    assert made.state.void  # until all ranks have it
-    made.state.taken(seating(told))
-    assert (made.state.void, made.state.clocks) == (False, HELD)
-    assert all((t == 0.5).all() for t in bits_as_tensors(made))
-    (event,) = made.named("restore")
-    assert (event["step"], event["source"], event["lineage"]) == (12, "disk", str(CURRENT))
-
-
-def bits_as_tensors(made: Rig) -> list[torch.Tensor]:
-    return [torch.frombuffer(bytearray(b), dtype=torch.float32) for b in bits(made.state.tensors).values()]
-
-
-def test_restore_from_scratch_is_the_seeds_state():
-    made = rig()
-    seeded = bits(made.state.tensors)
-    made.attempt(2)
-    assert bits(made.state.tensors) != seeded
-    told = grant("g0", current=SCRATCH, restore=SCRATCH)
-    made.state.take(seating(told))
-    made.state.taken(seating(told))
-    assert bits(made.state.tensors) == seeded
-    assert made.state.clocks == made.state.scratch
-    assert made.state.unconfirmed is None
-    assert made.named("restore")[0]["source"] == "scratch"
-
-
-def test_restore_of_what_this_disk_does_not_hold_ends_with_6():
-    made = rig()
-    with pytest.raises(CheckpointError):
-        made.state.take(seating(grant("g0", current=CURRENT, restore=CURRENT)))
-
-
-def test_restore_at_the_end_of_a_run_is_good_at_once():
-    """A closing quorum takes no state together: there is nothing to train."""
-    made = rig(good=False)
-    on_disk(made, HELD, 0.5)
-    made.state.restore_if_asked(grant("g0", current=CURRENT, restore=CURRENT, kind=Kind.CLOSING))
-    assert not made.state.void
-
-
-def test_nothing_is_restored_unasked():
-    made = rig()
-    on_disk(made, HELD, 0.5)
-    before = bits(made.state.tensors)
-    made.state.take(seating(grant("g0")))
-    assert bits(made.state.tensors) == before

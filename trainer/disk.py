@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from checkpointing import chosen
-from checkpointing.errors import CheckpointError, DamagedCheckpoint
+from checkpointing.errors import CheckpointError, DamagedCheckpoint, NothingThere
 from checkpointing.fellows import Fellows
 from checkpointing.objects import ObjectPlace
 from checkpointing.resume import Found, Survey, load, offers, survey
@@ -103,23 +103,30 @@ class RunDisk:
 
     def offered(self) -> tuple[Found, ...]:
         """What this group may bring to a start, by manifests and sizes; a joiner of a living run must not read more.
-        Raises CheckpointError."""
+        Raises CheckpointError; NothingThere if only another group can have what is asked for."""
         there = self._survey()
         lineages = [each.lineage for each in there.found]
         step = self._load_step
         if chosen.met(self._folder, step, lineages):
             print(f"checkpoint.load_step = {step} was met earlier: the run goes on from there")
             step = -1
-        found, reason = offers(there, config_digest=self._config_digest, fork=self._fork, load_step=step)
+        try:
+            found, reason = offers(there, config_digest=self._config_digest, fork=self._fork, load_step=step)
+        except NothingThere:
+            self._remember(step, lineages)
+            raise
+        self._remember(step, lineages)
+        print(f"on disk: {reason}")
+        if found and self._initial is not None:
+            print(f"checkpoint.initial_load_path = {self._initial!r} is ignored: {self._folder} holds a checkpoint")
+        return found
+
+    def _remember(self, step: int, lineages: list[Lineage]) -> None:
         if step >= 0:
             try:
                 chosen.remember(self._folder, step, lineages)
             except OSError as error:
                 raise CheckpointError(f"checkpoint.load_step = {step} cannot be noted: {error}") from error
-        print(f"on disk: {reason}")
-        if found and self._initial is not None:
-            print(f"checkpoint.initial_load_path = {self._initial!r} is ignored: {self._folder} holds a checkpoint")
-        return found
 
     def seen(self) -> tuple[Found, ...]:
         """Every checkpoint with a manifest; digests are verified by ``load``."""

@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 
 from checkpointing.digest import state_digest
-from checkpointing.errors import TransferError
+from checkpointing.errors import NothingThere, TransferError
 from checkpointing.resume import Found, decide_resume
 from checkpointing.server import StateServer
 from checkpointing.state import Clocks
-from configs.protocol import Grant, Kind
+from configs.protocol import Grant, Kind, Offer
 from configs.run_folder import EventSink
 from configs.words import Exit, ExitRequest, Lineage
 from replica_groups.channel import Beside
@@ -96,16 +96,19 @@ class StateKeeper:
     _incoming: _Incoming | None = None
     """A state that was received, until all ranks of the group have it."""
 
-    def on_disk(self) -> tuple[Lineage, ...]:
-        """What this group can bring if nobody current is alive. Disk is not looked at while the state is good."""
+    def on_disk(self) -> Offer:
+        """What this group can bring if nobody current is alive. Disk is not looked at while the state is good. Raises
+        CheckpointError."""
         if not self.void or self.rank:
-            return ()
-        return tuple(found.lineage for found in self.disk.offered())
+            return Offer()
+        try:
+            return Offer(disk=tuple(found.lineage for found in self.disk.offered()))
+        except NothingThere as error:
+            print(f"on disk: {error.reason}")
+            return Offer(unmet=error.reason)
 
     def settle(self, grant: Grant) -> None:
-        """A quorum confirms my last commit, if it seats me with it, or else orphans it; and it tells what was rolled
-        back."""
-        self.disk.fence(grant.fences)
+        """A quorum confirms my last commit, if it seats me with it, or else orphans it."""
         mine = self.unconfirmed
         if mine is None:
             return
@@ -150,6 +153,7 @@ class StateKeeper:
         if self.clocks.lineage != seating.grant.current:
             raise ExitRequest(Exit.INCARNATION_OVER, f"holds {self.clocks.lineage}, granted {seating.grant.current}")
         self.void = False
+        self.disk.fence(seating.grant.fences)  # not before: where nothing else can be loaded all shall stay as it was
 
     def close_window(self) -> None:
         """Before the vote: whatever a healer still wants, the state may be written from now on."""

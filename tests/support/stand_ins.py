@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from checkpointing.state import Clocks
-from configs.protocol import Grant
+from configs.protocol import Grant, Offer
 from configs.words import DiscardReason, Lineage
 from replica_groups.plan import BatchShape
 from replica_groups.seat import Seating, Standing
@@ -66,7 +66,7 @@ class Seat:
         self.standings.append(mine)
         return mine
 
-    def quorum(self, standing: Standing, *, disk: Callable[[], tuple[Lineage, ...]] = tuple) -> Seating:
+    def quorum(self, standing: Standing, *, disk: Callable[[], Offer] = Offer) -> Seating:
         number = len(self.standings)
         made = self.grants.pop(0) if self.grants else grant(attempt=number, running=1, current=standing.lineage)
         return Seating(grant=made, rank=0, store_address="")
