@@ -13,12 +13,15 @@ import torch.distributed as dist
 
 from checkpointing.digest import state_digest
 from checkpointing.errors import CheckpointError
+from checkpointing.objects import ObjectPlace
 from checkpointing.resume import load
 from checkpointing.transfer import StateServer, fetch
 from checkpointing.writer import BUSY, Checkpointer
+from configs.load import parse_text
 from tests.support import sharded
 from tests.support.ranks import run_ranks
 from tests.support.states import Recorder, clocks, flip, lineage, names
+from trainer.initial_checkpoint import checkpoint_start
 
 SAVES = 30
 
@@ -145,6 +148,41 @@ def test_ranks_agree_on_turns_that_one_of_them_cannot_take(tmp_path):
     assert events == [(1, "failed"), (2, "saved"), (3, "skipped")]
     assert (counts["failed"], counts["skipped"]) == (others["failed"], others["skipped"]) == (1, 1)
     assert names(tmp_path / "checkpoints") == [lineage(2).folder]
+
+
+def save_and_begin_in_a_store(rank: int, world: int, url: str, spool: Path) -> tuple[str, str, str]:
+    """(digest saved, digest begun with, why nothing can begin from an empty place)."""
+    state, group = sharded.state(world), sharded.dedicated()
+    place = ObjectPlace(url, spool=spool, secret=None)
+    saver = Checkpointer(spool, group=group, writer="g0.1", place=place)
+    saver.start()
+    saver.finish(tensors=state, clocks=clocks(1))
+    assert saver.close(wait_s=30)
+    dist.barrier()
+
+    def begin(given: str) -> tuple[str | None, dict[str, torch.Tensor]]:
+        words = ["--checkpoint.initial_load_model_only=false", f"--checkpoint.initial_load_path={given}"]
+        words.append("--checkpoint.exclude_from_loading=lr_scheduler,data_loader,train_state")
+        into = sharded.state(world, filled=False)
+        fill = checkpoint_start(parse_text("", words), into, group=group, secret=None, spool=spool / "initial")
+        assert fill is not None
+        return fill(), into
+
+    source, into = begin(url)
+    assert source == f"{url}/{lineage(1).folder}"
+    with pytest.raises(CheckpointError) as error:
+        begin(f"{url}-not")
+    digests = [state_digest(each, clocks(1), group=group) for each in (state, into)]
+    return digests[0], digests[1], error.value.reason
+
+
+def test_two_ranks_save_in_a_store_and_begin_from_it(tmp_path):
+    url = f"file://{tmp_path}/store/run"
+    first, second = run_ranks(save_and_begin_in_a_store, 2, tmp_path, url, tmp_path / "spool")
+    assert first == second
+    assert first[0] == first[1]
+    assert f"'{url}-not' holds no checkpoint that can be used" in first[2]
+    assert names(tmp_path / "spool") == []
 
 
 def heal_a_group(rank: int, world: int) -> tuple[str, str]:
