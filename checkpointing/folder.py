@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from checkpointing.manifest import MANIFEST
 from configs.words import Lineage
@@ -150,12 +151,19 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a new file and its bytes to the disk. Raises OSError."""
+@contextlib.contextmanager
+def written_durably(path: Path) -> Iterator[BinaryIO]:
+    """A new file to write while inside; its bytes are on the disk afterwards. Raises OSError."""
     with path.open("xb") as file:
-        file.write(data)
+        yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """A new file of these bytes, on the disk when it returns. Raises OSError."""
+    with written_durably(path) as file:
+        file.write(data)
 
 
 def _owner(name: str) -> str | None:

@@ -31,7 +31,7 @@ from checkpointing.places import FolderPlace, Keep, Place
 from checkpointing.server import nothing
 from checkpointing.staging import Staging
 from checkpointing.state import Clocks, Tensors
-from checkpointing.storage import SaveFailed, write_checkpoint
+from checkpointing.storage import FolderWriter, SaveFailed
 from configs.run_folder import EventSink
 from configs.words import Lineage
 
@@ -97,6 +97,7 @@ class Checkpointer:
         self._secret = secret
         self._sink = sink
         self._failpoint = failpoint
+        self._saves = FolderWriter(folder, fellows=self._fellows, writer=writer, secret=secret, failpoint=failpoint)
         self._staging = Staging(pinned=async_mode == "async_with_pinned_mem")
         self._jobs: queue.SimpleQueue[_Turn | Lineage | Future[None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -239,15 +240,7 @@ class Checkpointer:
             return failures[0]
         started = time.monotonic()
         try:
-            unfinished, size = write_checkpoint(
-                self._folder,
-                fellows=self._fellows,
-                tensors=job.tensors or {},
-                clocks=job.clocks,
-                writer=self._writer,
-                secret=self._secret,
-                failpoint=self._failpoint,
-            )
+            unfinished, size = self._saves.write(job.tensors or {}, job.clocks)
         except SaveFailed as error:
             self._report("failed", lineage, seconds=time.monotonic() - started, stall=job.stall, reason=str(error))
             return str(error)
