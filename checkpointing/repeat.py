@@ -15,7 +15,7 @@ covers every byte. Used by ``storage`` on the writer's thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
@@ -26,14 +26,12 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import _create_file_view
-from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from torch.utils.serialization import config as serialization
 
 from checkpointing.folder import write_durably, written_durably
 from checkpointing.manifest import METADATA, File, hasher
-from checkpointing.memory import bytes_of
-from checkpointing.state import local
+from checkpointing.staging import Staged
 
 _archives = cast("Any", torch._C.PyTorchFileReader)  # its types are incomplete
 _RECORD = "data/0"
@@ -74,10 +72,21 @@ class Repeat:
     """Rank 0: the whole of ``.metadata``."""
 
     @classmethod
-    def of(
-        cls, path: Path, name: str, tensors: Mapping[str, torch.Tensor], written: Sequence[WriteResult], *, first: bool
-    ) -> Repeat:
-        """Learned from a folder that DCP wrote of ``tensors``; ``first`` on the rank that wrote ``.metadata``."""
+    def learned(
+        cls,
+        path: Path,
+        name: str,
+        staged: Staged,
+        written: Sequence[WriteResult],
+        *,
+        digest: str,
+        secret: bytes | None,
+        first: bool,
+    ) -> Repeat | None:
+        """From the file ``name``, of this ``digest``, that DCP wrote of ``staged``; ``first`` on the rank that wrote
+        ``.metadata``. None when it cannot be repeated."""
+        if not staged.dense:
+            return None  # the archives name strides, and no bytes of zeros would show that they are wrong
         parts: list[tuple[bytes, str]] = []
         with (path / name).open("rb") as file:
             for item in sorted(written, key=lambda item: item.storage_data.offset):
@@ -87,23 +96,21 @@ class Repeat:
                 start = info.offset + archive.get_record_offset(_RECORD)
                 file.seek(at)
                 parts.append((file.read(start - at), item.index.fqn))
-                file.seek(start + local(tensors[item.index.fqn]).nbytes)
+                file.seek(start + len(staged.memory[item.index.fqn]))
             end = file.read()
         metadata = (path / METADATA).read_bytes() if first else None
-        return cls(layout_of(tensors), name, tuple(parts), end, metadata)
+        repeat = cls(staged.layout, name, tuple(parts), end, metadata)
+        return repeat if repeat._digest(staged, secret) == digest else None
 
-    def digest(self, tensors: Mapping[str, torch.Tensor], *, secret: bytes | None) -> str:
-        """Of the file that it makes with ``tensors``."""
-        hashing = hasher(secret)
-        for piece in self._pieces(tensors):
-            hashing.update(piece)
-        return hashing.hexdigest()
+    def fits(self, staged: Staged) -> bool:
+        """Stock DCP would write the same of ``staged``, but for the bytes of tensors."""
+        return self.layout == staged.layout
 
-    def write(self, path: Path, tensors: Mapping[str, torch.Tensor], *, secret: bytes | None) -> dict[str, File]:
+    def write(self, path: Path, staged: Staged, *, secret: bytes | None) -> dict[str, File]:
         """This rank's part of a save into the folder ``path``, on the disk when it returns. Raises OSError."""
         hashing, size = hasher(secret), 0
         with written_durably(path / self.name) as file:
-            for piece in self._pieces(tensors):  # both calls leave the interpreter to training
+            for piece in self._pieces(staged):  # both calls leave the interpreter to training
                 hashing.update(piece)
                 size += file.write(piece)
         files = {self.name: File(size, hashing.hexdigest())}
@@ -112,19 +119,17 @@ class Repeat:
             files[METADATA] = File(len(self.metadata), hasher(secret).update(self.metadata).hexdigest())
         return files
 
-    def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+    def _digest(self, staged: Staged, secret: bytes | None) -> str:
+        hashing = hasher(secret)
+        for piece in self._pieces(staged):
+            hashing.update(piece)
+        return hashing.hexdigest()
+
+    def _pieces(self, staged: Staged) -> Iterator[bytes | memoryview]:
         for before, name in self.parts:
             yield before
-            yield bytes_of(local(tensors[name]).reshape(-1).view(torch.uint8))
+            yield staged.memory[name]
         yield self.end
-
-
-def layout_of(tensors: Mapping[str, torch.Tensor]) -> tuple[object, ...]:
-    """All that the bytes of a save depend on, beside the tensors' own."""
-    return tuple(
-        (name, tensor.dtype, local(tensor).shape, tensor._spec if isinstance(tensor, DTensor) else None)
-        for name, tensor in tensors.items()
-    )
 
 
 def _without_crc() -> AbstractContextManager[None]:

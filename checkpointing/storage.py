@@ -21,7 +21,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from checkpointing.fellows import Fellows
 from checkpointing.folder import Unfinished, sync_folder, write_durably
 from checkpointing.manifest import MANIFEST, METADATA, File, Key, Manifest, encode, file_digest
-from checkpointing.repeat import Repeat, StockWriter, layout_of
+from checkpointing.repeat import Repeat, StockWriter
+from checkpointing.staging import Staged
 from checkpointing.state import Clocks, describe
 
 _Part = tuple[dict[str, File], dict[str, Key]]
@@ -63,22 +64,22 @@ class FolderWriter:
         self._keys: dict[str, Key] = {}
         """Rank 0: of all ranks. Belongs to ``_repeat``."""
 
-    def write(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> tuple[Unfinished | None, int]:
-        """Write the staged ``tensors`` (CPU) under a dot-name: (the folder on rank 0 and None elsewhere, its bytes).
+    def write(self, staged: Staged, clocks: Clocks) -> tuple[Unfinished | None, int]:
+        """Write the state under a dot-name: (the folder on rank 0 and None elsewhere, its bytes).
 
         On return every file and the folder are on disk; it only has to be renamed. Raises SaveFailed on every rank
         when any of them could not do its part; nothing is left behind then.
         """
         unfinished, failure = self._make(clocks) if self._fellows.rank == 0 else (None, "")
         try:
-            fits = self._repeat is not None and self._repeat.layout == layout_of(tensors)
+            fits = self._repeat is not None and self._repeat.fits(staged)
             asked = self._fellows.all((str(unfinished.path) if unfinished else "", failure, fits))
             place, failure, _ = asked[0]
             if failure:
                 raise SaveFailed(failure)
             if not all(fits for _, _, fits in asked):
                 self._repeat = None  # on every rank: what they repeat must stem from one save
-            part, failure = self._write_part(Path(place), tensors, clocks)
+            part, failure = self._write_part(Path(place), staged, clocks)
             parts = self._fellows.all((part, failure))
             if failures := [f"rank {rank}: {why}" for rank, (_, why) in enumerate(parts) if why]:
                 raise SaveFailed("; ".join(failures))
@@ -98,25 +99,25 @@ class FolderWriter:
         except OSError as error:
             return None, f"cannot make a folder: {error}"
 
-    def _write_part(self, path: Path, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> tuple[_Part, str]:
+    def _write_part(self, path: Path, staged: Staged, clocks: Clocks) -> tuple[_Part, str]:
         """This rank's files, with their digests: ((files, keys), failure)."""
         try:
             if self._repeat is None:
-                return self._stock(path, tensors, clocks), ""
+                return self._stock(path, staged, clocks), ""
             self._failpoint("save_write", step=clocks.step)
-            return (self._repeat.write(path, tensors, secret=self._secret), {}), ""
+            return (self._repeat.write(path, staged, secret=self._secret), {}), ""
         # DCP has told every rank of any rank's failure by now; its own exception is no Exception.
         except (Exception, CheckpointException) as error:  # noqa: BLE001
             return ({}, {}), _why(error)
 
-    def _stock(self, path: Path, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> _Part:
+    def _stock(self, path: Path, staged: Staged, clocks: Clocks) -> _Part:
         """DCP's save, then the digests of the files that this rank wrote."""
         rank = self._fellows.rank
         stock = StockWriter(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a missing process group: one rank is a group too
             save(
-                dict(tensors),
+                dict(staged.tensors),
                 storage_writer=stock,
                 planner=_Planner(lambda: self._failpoint("save_write", step=clocks.step)),
                 process_group=self._fellows.group,
@@ -127,11 +128,13 @@ class FolderWriter:
             own: File((path / own).stat().st_size, file_digest(path / own, secret=self._secret))
             for own in ([METADATA, name] if rank == 0 else [name])
         }
-        repeat = Repeat.of(path, name, tensors, stock.written, first=rank == 0)
-        if repeat.digest(tensors, secret=self._secret) == files[name].digest:
-            self._repeat = repeat
-        shards = {key: describe(tensor) for key, tensor in tensors.items()}
-        return files, {key: Key(shard.dtype, shard.shape) for key, shard in shards.items()}
+        shards = {key: describe(tensor) for key, tensor in staged.tensors.items()}
+        keys = {key: Key(shard.dtype, shard.shape) for key, shard in shards.items()}
+        # Last: a rank that fails has nothing to repeat, so the next save is stock on all.
+        self._repeat = Repeat.learned(
+            path, name, staged, stock.written, digest=files[name].digest, secret=self._secret, first=rank == 0
+        )
+        return files, keys
 
     def _seal(self, unfinished: Unfinished, parts: list[_Part], clocks: Clocks) -> tuple[int, str]:
         """Rank 0, last: the manifest, and everything durable: (bytes, failure)."""
@@ -163,7 +166,7 @@ def write_checkpoint(
 ) -> tuple[Unfinished | None, int]:
     """One checkpoint that is written once. Collective; as ``FolderWriter.write``."""
     once = FolderWriter(folder, fellows=fellows, writer=writer, secret=secret, failpoint=failpoint)
-    return once.write(tensors, clocks)
+    return once.write(Staged(tensors), clocks)
 
 
 def _why(error: BaseException) -> str:

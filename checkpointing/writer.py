@@ -29,8 +29,8 @@ from checkpointing.errors import CheckpointError
 from checkpointing.fellows import Fellows
 from checkpointing.places import FolderPlace, Keep, Place
 from checkpointing.server import nothing
-from checkpointing.staging import Staging
-from checkpointing.state import Clocks, Tensors
+from checkpointing.staging import Staged, Staging
+from checkpointing.state import Clocks
 from checkpointing.storage import FolderWriter, SaveFailed
 from configs.run_folder import EventSink
 from configs.words import Lineage
@@ -45,8 +45,8 @@ class _Turn:
     """One state that it was this group's turn to save, as this rank sees it."""
 
     clocks: Clocks
-    tensors: Tensors | None
-    """Staged; None when this rank has nothing to write."""
+    staged: Staged | None
+    """None when this rank has nothing to write."""
     failure: str
     """Why it was not staged."""
     stall: float
@@ -213,8 +213,8 @@ class Checkpointer:
                 failure = self._broken = f"saving is over for this incarnation: {type(error).__name__}: {error}"
             if self._broken:
                 self._report("failed", job.clocks.lineage, stall=job.stall, reason=failure)
-            if job.tensors is not None:
-                job.tensors = None
+            if job.staged is not None:
+                job.staged = None
                 self._idle.set()
             with self._lock:
                 if job.clocks.lineage not in self._written:
@@ -240,7 +240,7 @@ class Checkpointer:
             return failures[0]
         started = time.monotonic()
         try:
-            unfinished, size = self._saves.write(job.tensors or {}, job.clocks)
+            unfinished, size = self._saves.write(job.staged or Staged({}), job.clocks)
         except SaveFailed as error:
             self._report("failed", lineage, seconds=time.monotonic() - started, stall=job.stall, reason=str(error))
             return str(error)
