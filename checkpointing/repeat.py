@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.utils import _create_file_view
 from torch.futures import Future
 from torch.utils.serialization import config as serialization
 
-from checkpointing.folder import write_durably, written_durably
+from checkpointing.folder import write_durably
 from checkpointing.manifest import METADATA, File, hasher
 from checkpointing.staging import Staged
 
@@ -108,12 +108,8 @@ class Repeat:
 
     def write(self, path: Path, staged: Staged, *, secret: bytes | None) -> dict[str, File]:
         """This rank's part of a save into the folder ``path``, on the disk when it returns. Raises OSError."""
-        hashing, size = hasher(secret), 0
-        with written_durably(path / self.name) as file:
-            for piece in self._pieces(staged):  # both calls leave the interpreter to training
-                hashing.update(piece)
-                size += file.write(piece)
-        files = {self.name: File(size, hashing.hexdigest())}
+        digest = self._digest(staged, secret)  # this and the writing leave the interpreter to training
+        files = {self.name: File(write_durably(path / self.name, *self._pieces(staged)), digest)}
         if self.metadata is not None:
             write_durably(path / METADATA, self.metadata)
             files[METADATA] = File(len(self.metadata), hasher(secret).update(self.metadata).hexdigest())
