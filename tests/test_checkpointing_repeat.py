@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median_low
 
 import pytest
 import torch
@@ -233,7 +234,7 @@ def test_all_ranks_go_back_to_stock_dcp_when_one_must(tmp_path):
 
 
 def thirty_saves(rank: int, world: int, folder: Path) -> tuple[int, int]:
-    """(bytes of memory after a few saves, and after all)."""
+    """(bytes of memory after a few saves, and after all): medians of five, for allocators return some MB at times."""
     mesh = init_device_mesh("cpu", (world,))
     writer, _ = _writer(folder)
     whole = torch.ones(1 << 19)
@@ -250,7 +251,7 @@ def thirty_saves(rank: int, world: int, folder: Path) -> tuple[int, int]:
     read = {name: distribute_tensor(whole, mesh, [Shard(0)]) for name in state}
     load(path, read, group=sharded.dedicated(), secret=b"key")
     assert all(torch.equal(read[name].to_local(), tensor.to_local()) for name, tensor in state.items())
-    return memory[4], memory[-1]
+    return median_low(memory[3:8]), median_low(memory[-5:])
 
 
 def test_memory_does_not_grow_with_the_saves(tmp_path):
