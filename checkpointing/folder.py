@@ -24,6 +24,7 @@ DELETING = ".deleting-"
 ASIDE = ".aside-"
 _REASON = "REASON.txt"
 _DAMAGED = "DAMAGED.txt"
+_AT_ONCE = os.sysconf("SC_IOV_MAX")
 
 
 class Unfinished:
@@ -160,12 +161,21 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a new file and its bytes to the disk. Raises OSError."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
+def write_durably(path: Path, *pieces: bytes | memoryview) -> int:
+    """A new file of these pieces, on the disk when it returns its size in bytes. Raises OSError."""
+    left = [memoryview(piece) for piece in pieces if len(piece)]
+    size, done = 0, 0
+    with path.open("xb", buffering=0) as file:
+        while done < len(left):  # many pieces in one call cost the kernel a third less than one by one
+            written = os.writev(file.fileno(), left[done : done + _AT_ONCE])
+            size += written
+            while done < len(left) and written >= len(left[done]):
+                written -= len(left[done])
+                done += 1
+            if written:
+                left[done] = left[done][written:]
         os.fsync(file.fileno())
+    return size
 
 
 def _owner(name: str) -> str | None:

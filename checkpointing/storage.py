@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from checkpointing.fellows import Fellows
 from checkpointing.folder import Unfinished, sync_folder, write_durably
 from checkpointing.manifest import MANIFEST, METADATA, File, Key, Manifest, encode, file_digest
+from checkpointing.repeat import Repeat, StockWriter
+from checkpointing.staging import Staged
 from checkpointing.state import Clocks, describe
 
 _Part = tuple[dict[str, File], dict[str, Key]]
@@ -44,6 +45,115 @@ class _Planner(DefaultSavePlanner):
         return super().finish_plan(new_plan)
 
 
+class FolderWriter:
+    """Writes the checkpoints of one rank. Collective methods, on one thread.
+
+    A save repeats what the one before it wrote, around the bytes of new tensors, if it can (``repeat``).
+    """
+
+    def __init__(
+        self, folder: Path, *, fellows: Fellows, writer: str, secret: bytes | None, failpoint: Callable[..., None]
+    ) -> None:
+        self._folder = folder
+        self._fellows = fellows
+        self._writer = writer
+        self._secret = secret
+        self._failpoint = failpoint
+        self._repeat: Repeat | None = None
+        """None: the next save is stock DCP's."""
+        self._keys: dict[str, Key] = {}
+        """Rank 0: of all ranks. Belongs to ``_repeat``."""
+
+    def write(self, staged: Staged, clocks: Clocks) -> tuple[Unfinished | None, int]:
+        """Write the state under a dot-name: (the folder on rank 0 and None elsewhere, its bytes).
+
+        On return every file and the folder are on disk; it only has to be renamed. Raises SaveFailed on every rank
+        when any of them could not do its part; nothing is left behind then.
+        """
+        unfinished, failure = self._make(clocks) if self._fellows.rank == 0 else (None, "")
+        try:
+            fits = self._repeat is not None and self._repeat.fits(staged)
+            asked = self._fellows.all((str(unfinished.path) if unfinished else "", failure, fits))
+            place, failure, _ = asked[0]
+            if failure:
+                raise SaveFailed(failure)
+            if not all(fits for _, _, fits in asked):
+                self._repeat = None  # on every rank: what they repeat must stem from one save
+            part, failure = self._write_part(Path(place), staged, clocks)
+            parts = self._fellows.all((part, failure))
+            if failures := [f"rank {rank}: {why}" for rank, (_, why) in enumerate(parts) if why]:
+                raise SaveFailed("; ".join(failures))
+            sealed = self._seal(unfinished, [each for each, _ in parts], clocks) if unfinished else (0, "")
+            size, failure = self._fellows.first(sealed)
+            if failure:
+                raise SaveFailed(failure)
+        except BaseException:
+            if unfinished is not None:
+                unfinished.remove()
+            raise
+        return unfinished, size
+
+    def _make(self, clocks: Clocks) -> tuple[Unfinished | None, str]:
+        try:
+            return Unfinished(self._folder, writer=self._writer, lineage=clocks.lineage), ""
+        except OSError as error:
+            return None, f"cannot make a folder: {error}"
+
+    def _write_part(self, path: Path, staged: Staged, clocks: Clocks) -> tuple[_Part, str]:
+        """This rank's files, with their digests: ((files, keys), failure)."""
+        try:
+            if self._repeat is None:
+                return self._stock(path, staged, clocks), ""
+            self._failpoint("save_write", step=clocks.step)
+            return (self._repeat.write(path, staged, secret=self._secret), {}), ""
+        # DCP has told every rank of any rank's failure by now; its own exception is no Exception.
+        except (Exception, CheckpointException) as error:  # noqa: BLE001
+            return ({}, {}), _why(error)
+
+    def _stock(self, path: Path, staged: Staged, clocks: Clocks) -> _Part:
+        """DCP's save, then the digests of the files that this rank wrote."""
+        rank = self._fellows.rank
+        stock = StockWriter(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a missing process group: one rank is a group too
+            save(
+                dict(staged.tensors),
+                storage_writer=stock,
+                planner=_Planner(lambda: self._failpoint("save_write", step=clocks.step)),
+                process_group=self._fellows.group,
+                no_dist=self._fellows.group is None,
+            )
+        name = f"__{rank}_0.distcp"
+        files = {
+            own: File((path / own).stat().st_size, file_digest(path / own, secret=self._secret))
+            for own in ([METADATA, name] if rank == 0 else [name])
+        }
+        shards = {key: describe(tensor) for key, tensor in staged.tensors.items()}
+        keys = {key: Key(shard.dtype, shard.shape) for key, shard in shards.items()}
+        # Last: a rank that fails has nothing to repeat, so the next save is stock on all.
+        self._repeat = Repeat.learned(
+            path, name, staged, stock.written, digest=files[name].digest, secret=self._secret, first=rank == 0
+        )
+        return files, keys
+
+    def _seal(self, unfinished: Unfinished, parts: list[_Part], clocks: Clocks) -> tuple[int, str]:
+        """Rank 0, last: the manifest, and everything durable: (bytes, failure)."""
+        self._keys = {name: key for _, keys in parts for name, key in keys.items()} or self._keys
+        manifest = Manifest(
+            clocks=clocks,
+            keys=self._keys,
+            files={name: file for files, _ in parts for name, file in sorted(files.items())},
+            written=time.time(),
+            writer=self._writer,
+        )
+        try:
+            write_durably(unfinished.path / MANIFEST, encode(manifest, secret=self._secret))
+            sync_folder(unfinished.path)
+        except OSError as error:
+            return 0, f"cannot write {MANIFEST}: {error}"
+        return manifest.bytes, ""
+
+
 def write_checkpoint(
     folder: Path,
     *,
@@ -54,96 +164,9 @@ def write_checkpoint(
     secret: bytes | None,
     failpoint: Callable[..., None],
 ) -> tuple[Unfinished | None, int]:
-    """Write the staged ``tensors`` (CPU) under a dot-name: (the folder on rank 0 and None elsewhere, its bytes).
-
-    Collective. On return every file and the folder are on disk; it only has to be renamed. Raises SaveFailed on every
-    rank when any of them could not do its part; nothing is left behind then.
-    """
-    unfinished: Unfinished | None = None
-    try:
-        if fellows.rank == 0:
-            unfinished, failure = _make(folder, writer, clocks)
-            place = fellows.first((str(unfinished.path) if unfinished else "", failure))
-        else:
-            place = fellows.first(("", ""))
-        if place[1]:
-            raise SaveFailed(place[1])
-        part, failure = _write_part(Path(place[0]), fellows, tensors, clocks, secret, failpoint)
-        parts = fellows.all((part, failure))
-        if failures := [f"rank {rank}: {why}" for rank, (_, why) in enumerate(parts) if why]:
-            raise SaveFailed("; ".join(failures))
-        if unfinished is None:
-            size, failure = fellows.first((0, ""))
-        else:
-            size, failure = fellows.first(_seal(unfinished, [p for p, _ in parts], clocks, writer, secret))
-        if failure:
-            raise SaveFailed(failure)
-    except BaseException:
-        if unfinished is not None:
-            unfinished.remove()
-        raise
-    return unfinished, size
-
-
-def _make(folder: Path, writer: str, clocks: Clocks) -> tuple[Unfinished | None, str]:
-    try:
-        return Unfinished(folder, writer=writer, lineage=clocks.lineage), ""
-    except OSError as error:
-        return None, f"cannot make a folder: {error}"
-
-
-def _write_part(
-    path: Path,
-    fellows: Fellows,
-    tensors: Mapping[str, torch.Tensor],
-    clocks: Clocks,
-    secret: bytes | None,
-    failpoint: Callable[..., None],
-) -> tuple[_Part, str]:
-    """DCP's save, then the digests of the files that this rank wrote: ((files, keys), failure)."""
-    try:
-        _dcp_save(path, fellows, tensors, clocks, failpoint)
-        own = [METADATA] if fellows.rank == 0 else []
-        own += sorted(file.name for file in path.glob(f"__{fellows.rank}_*.distcp"))
-        files = {name: File((path / name).stat().st_size, file_digest(path / name, secret=secret)) for name in own}
-        shards = {name: describe(tensor) for name, tensor in tensors.items()}
-        return (files, {name: Key(shard.dtype, shard.shape) for name, shard in shards.items()}), ""
-    # DCP has told every rank of any rank's failure by now; its own exception is no Exception.
-    except (Exception, CheckpointException) as error:  # noqa: BLE001
-        return ({}, {}), _why(error)
-
-
-def _dcp_save(
-    path: Path, fellows: Fellows, tensors: Mapping[str, torch.Tensor], clocks: Clocks, failpoint: Callable[..., None]
-) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a missing process group: one rank is a group too
-        save(
-            dict(tensors),
-            storage_writer=FileSystemWriter(path, sync_files=True, overwrite=False),
-            planner=_Planner(lambda: failpoint("save_write", step=clocks.step)),
-            process_group=fellows.group,
-            no_dist=fellows.group is None,
-        )
-
-
-def _seal(
-    unfinished: Unfinished, parts: list[_Part], clocks: Clocks, writer: str, secret: bytes | None
-) -> tuple[int, str]:
-    """Rank 0, last: the manifest, and everything durable: (bytes, failure)."""
-    manifest = Manifest(
-        clocks=clocks,
-        keys={name: key for _, keys in parts for name, key in keys.items()},
-        files={name: file for files, _ in parts for name, file in sorted(files.items())},
-        written=time.time(),
-        writer=writer,
-    )
-    try:
-        write_durably(unfinished.path / MANIFEST, encode(manifest, secret=secret))
-        sync_folder(unfinished.path)
-    except OSError as error:
-        return 0, f"cannot write {MANIFEST}: {error}"
-    return manifest.bytes, ""
+    """One checkpoint that is written once. Collective; as ``FolderWriter.write``."""
+    once = FolderWriter(folder, fellows=fellows, writer=writer, secret=secret, failpoint=failpoint)
+    return once.write(Staged(tensors), clocks)
 
 
 def _why(error: BaseException) -> str:

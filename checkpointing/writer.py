@@ -29,9 +29,9 @@ from checkpointing.errors import CheckpointError
 from checkpointing.fellows import Fellows
 from checkpointing.places import FolderPlace, Keep, Place
 from checkpointing.server import nothing
-from checkpointing.staging import Staging
-from checkpointing.state import Clocks, Tensors
-from checkpointing.storage import SaveFailed, write_checkpoint
+from checkpointing.staging import Staged, Staging
+from checkpointing.state import Clocks
+from checkpointing.storage import FolderWriter, SaveFailed
 from configs.run_folder import EventSink
 from configs.words import Lineage
 
@@ -45,8 +45,8 @@ class _Turn:
     """One state that it was this group's turn to save, as this rank sees it."""
 
     clocks: Clocks
-    tensors: Tensors | None
-    """Staged; None when this rank has nothing to write."""
+    staged: Staged | None
+    """None when this rank has nothing to write."""
     failure: str
     """Why it was not staged."""
     stall: float
@@ -97,6 +97,7 @@ class Checkpointer:
         self._secret = secret
         self._sink = sink
         self._failpoint = failpoint
+        self._saves = FolderWriter(folder, fellows=self._fellows, writer=writer, secret=secret, failpoint=failpoint)
         self._staging = Staging(pinned=async_mode == "async_with_pinned_mem")
         self._jobs: queue.SimpleQueue[_Turn | Lineage | list[Lineage] | Future[None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -223,8 +224,8 @@ class Checkpointer:
                 failure = self._broken = f"saving is over for this incarnation: {type(error).__name__}: {error}"
             if self._broken:
                 self._report("failed", job.clocks.lineage, stall=job.stall, reason=failure)
-            if job.tensors is not None:
-                job.tensors = None
+            if job.staged is not None:
+                job.staged = None
                 self._idle.set()
             with self._lock:
                 if job.clocks.lineage not in self._written:
@@ -250,15 +251,7 @@ class Checkpointer:
             return failures[0]
         started = time.monotonic()
         try:
-            unfinished, size = write_checkpoint(
-                self._folder,
-                fellows=self._fellows,
-                tensors=job.tensors or {},
-                clocks=job.clocks,
-                writer=self._writer,
-                secret=self._secret,
-                failpoint=self._failpoint,
-            )
+            unfinished, size = self._saves.write(job.staged or Staged({}), job.clocks)
         except SaveFailed as error:
             self._report("failed", lineage, seconds=time.monotonic() - started, stall=job.stall, reason=str(error))
             return str(error)

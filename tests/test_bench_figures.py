@@ -179,6 +179,7 @@ def test_stock_groups_train_together_once_each_has_a_share_and_all_take_part():
         (["nonsense"], "invalid choice: 'nonsense' (choose from"),
         (["overhead"], "`phalanx bench overhead` does not exist yet"),
         (["lighthouse", "--groups", "0"], "must be greater than 0"),
+        (["checkpoint", "--cycles", "0"], "--cycles must be at least 1"),
         (["recovery", "--only", "kills,naps"], "--only naps: expected some of kills, stock"),
         (["recovery", "--training.setps", "3"], "did you mean training.steps"),
     ],

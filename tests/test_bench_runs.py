@@ -87,6 +87,19 @@ def test_a_kill_is_measured(config):
     assert found["stock"] == {"stall_s": None, "replica_recovery_s": None, "step_s": None}
 
 
+@pytest.mark.long  # 49 steps
+def test_three_ways_of_saving_take_turns_in_one_run(rig, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(to_toml(rig.config("saves", steps=10)))
+    found = bench("checkpoint", str(path), "--cycles", "1")
+    for key in ("step_s", "step_with_save_s", "blocking_step_s"):
+        plausible(found[key], n=7)
+    assert found["effective_interval_steps"] >= 1
+    assert found["failed_turns"] == 0
+    assert found["bytes"] > 0
+    assert found["command"] == f"phalanx bench checkpoint {path} --cycles 1 --json"
+
+
 @pytest.mark.long  # several cold starts
 def test_every_fault_is_measured_beside_stock_torchft(config):
     found = bench("recovery", "--kills", "1", "--repeats", "1", "--config", config)

@@ -99,7 +99,7 @@ def test_each_save_holds_its_own_bytes_in_the_same_buffers(rig):
         state["model.weight"].zero_()  # training goes on at once
         saver.confirm(lineage(step))
         rig.settle(saver)
-        pointers.add(tuple(b.data_ptr() for b in saver._staging._buffers.values()))
+        pointers.add(tuple(b.data_ptr() for b in saver._staging._buffers))
     assert [same(read(rig.folder, step), tensors(step)) for step in (1, 2, 3)] == [True] * 3
     assert len(pointers) == 1
 
