@@ -18,7 +18,7 @@ def lineages(folder: Path) -> list[Lineage]:
 def test_of_groups_that_share_no_disk_those_that_came_decide_and_who_comes_later_brings_nothing(rig):
     """Both die; G1's disk is ahead. G0 goes on from its own after the limit, and G1 comes back with more steps."""
     keys = {"checkpoint__folder": "disks/{group}", "checkpoint__keep_latest_k": 0}
-    with Field(rig, "unshared", **keys) as field:
+    with Field(rig, "unshared-lives", **keys) as field:
         disks = {group: field.folder.root / "disks" / group for group in ("g0", "g1")}
         field.start("g0", "g1")
         field.wait_commit("g1", step=10)
