@@ -6,6 +6,7 @@ from ops.cli import Command
 
 BENCHMARKS = {
     "lighthouse": "ops.bench.lighthouse_command",
+    "transfer": "ops.bench.transfer_command",
     "recovery": "ops.bench.recovery_command",
 }
 """The benchmarks that exist, and the module of each."""
