@@ -28,7 +28,7 @@ class Buffer:
     def take(self, size: int) -> torch.Tensor:
         """``size`` bytes of CPU memory (uint8), valid until the next take; pinned where there is a device."""
         if self._bytes is None or self._bytes.numel() < size:
-            self._bytes = torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+            self._bytes = torch.empty(size, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
         return self._bytes[:size]
 
 

@@ -2,8 +2,8 @@
 
 While a window is open nothing writes the tensors (the source commits only after its healer has joined the reduction,
 and closes the window before its vote), so bytes are sent from the tensors' own memory. ``close`` ends transfers in
-progress and returns once no thread touches the tensors any more, whatever the healer does. Digests are taken when the
-first healer asks. One server per rank; ``open`` and ``close`` on the training thread.
+progress and returns once no thread touches the tensors any more, whatever the healer does. One server per rank;
+``open`` and ``close`` on the training thread.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from typing import Any
 
 import torch
 
-from checkpointing.memory import Buffer, ShardBytes
+from checkpointing.memory import Buffer
 from checkpointing.pace import Pace
-from checkpointing.state import Clocks, describe
+from checkpointing.state import Clocks
+from checkpointing.window import Window
 from checkpointing.wire import (
     CHUNK_BYTES,
     NONCE_BYTES,
     PROTOCOL,
     SMALL_FRAME,
     Chunk,
-    Entry,
     Manifest,
     Request,
     check_signature,
-    chunk_digest,
-    count_chunks,
     digest_kind,
     pack_header,
     pack_json,
@@ -56,42 +54,6 @@ _WANT_FRAME = 16 << 20
 
 def nothing(_name: str, **_context: Any) -> None:
     """The failpoint and event sink of whoever injects none."""
-
-
-class _Window:
-    """One state on offer. ``manifest`` appears once its digests are taken."""
-
-    def __init__(
-        self, request: Request, tensors: Mapping[str, torch.Tensor], clocks: Clocks, *, kind: str, chunk_bytes: int
-    ) -> None:
-        self.request = request
-        self.clocks = clocks
-        self.kind = kind
-        self.chunk_bytes = chunk_bytes
-        self.shards = {name: (describe(tensor), ShardBytes(tensor)) for name, tensor in tensors.items()}
-        self.manifest: Manifest | None = None
-        self.hashing = False
-        self.closed = threading.Event()
-        self.users = 0
-        """Threads that may touch the tensors."""
-        self.sockets: set[socket.socket] = set()
-        self.sent = 0
-        """Chunks, to whomever."""
-
-    def take_digests(self) -> Manifest | None:
-        """Hash every chunk; None when the window closed meanwhile."""
-        buffer = Buffer()
-        entries = []
-        for name, (shard, data) in self.shards.items():
-            digests = []
-            for number in range(count_chunks(data.nbytes, self.chunk_bytes)):
-                if self.closed.is_set():
-                    return None
-                start = number * self.chunk_bytes
-                stop = min(start + self.chunk_bytes, data.nbytes)
-                digests.append(chunk_digest(data.readable(start, stop, buffer), kind=self.kind))
-            entries.append(Entry(name, shard, data.nbytes, tuple(digests)))
-        return Manifest(self.request, self.clocks, self.kind, self.chunk_bytes, tuple(entries))
 
 
 class StateServer:
@@ -120,7 +82,7 @@ class StateServer:
         self._chunk_bytes = chunk_bytes
         self._failpoint = failpoint
         self._changed = threading.Condition()
-        self._window: _Window | None = None
+        self._window: Window | None = None
         self._over = -1
         """Greatest attempt whose window has been closed."""
         self._connections = 0
@@ -144,7 +106,7 @@ class StateServer:
             raise ValueError(f"clocks say {clocks.lineage}, the state on offer is {lineage}")
         self.close()
         request, kind = Request(attempt, quorum_id, lineage), digest_kind(self._secret)
-        window = _Window(request, tensors, clocks, kind=kind, chunk_bytes=self._chunk_bytes)
+        window = Window(request, tensors, clocks, kind=kind, chunk_bytes=self._chunk_bytes)
         with self._changed:
             self._window = window
             self._changed.notify_all()
@@ -233,7 +195,7 @@ class StateServer:
                 window.users -= 1
                 self._changed.notify_all()
 
-    def _wait_for_window(self, request: Request, connection: socket.socket) -> tuple[_Window | None, str]:
+    def _wait_for_window(self, request: Request, connection: socket.socket) -> tuple[Window | None, str]:
         """The window of ``request``, entered, or (None, reason). A request may come before its window opens."""
         deadline = time.monotonic() + self._window_wait_s
         while True:
@@ -252,7 +214,7 @@ class StateServer:
             if window is None and not refusal:
                 connection.sendall(pack_json({"status": "wait"}))
 
-    def _match(self, request: Request) -> tuple[_Window | None, str]:
+    def _match(self, request: Request) -> tuple[Window | None, str]:
         window = self._window
         if self._stopped:
             return None, "this source has stopped"
@@ -265,7 +227,7 @@ class StateServer:
             return None, f"attempt {request.attempt} is over"
         return None, ""
 
-    def _manifest(self, window: _Window, connection: socket.socket) -> Manifest | None:
+    def _manifest(self, window: Window, connection: socket.socket) -> Manifest | None:
         """The window's manifest, made by the first thread that asks; the others wait. None: the window closed."""
         with self._changed:
             mine, window.hashing = not window.hashing, True
@@ -283,7 +245,7 @@ class StateServer:
                     return window.manifest
             connection.sendall(pack_json({"status": "wait"}))
 
-    def _hash(self, window: _Window) -> None:
+    def _hash(self, window: Window) -> None:
         manifest = None
         try:
             manifest = window.take_digests()
@@ -293,7 +255,7 @@ class StateServer:
                 window.users -= 1
                 self._changed.notify_all()
 
-    def _serve(self, window: _Window, manifest: Manifest, connection: socket.socket) -> None:
+    def _serve(self, window: Window, manifest: Manifest, connection: socket.socket) -> None:
         """Send the chunks that the healer names, until it leaves or the window closes."""
         chunks = list(manifest.chunks())
         buffer = Buffer()
@@ -310,7 +272,7 @@ class StateServer:
                     return
                 self._send_chunk(window, chunks[number], connection, buffer)
 
-    def _send_chunk(self, window: _Window, chunk: Chunk, connection: socket.socket, buffer: Buffer) -> None:
+    def _send_chunk(self, window: Window, chunk: Chunk, connection: socket.socket, buffer: Buffer) -> None:
         data = window.shards[chunk.name][1].readable(chunk.start, chunk.stop, buffer)
         connection.sendall(pack_header(window.request, chunk))
         connection.sendall(data)

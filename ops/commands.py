@@ -7,6 +7,7 @@ from ops.cli import Command
 BENCHMARKS = {
     "checkpoint": "ops.bench.checkpoint_command",
     "lighthouse": "ops.bench.lighthouse_command",
+    "transfer": "ops.bench.transfer_command",
     "recovery": "ops.bench.recovery_command",
 }
 """The benchmarks that exist, and the module of each."""

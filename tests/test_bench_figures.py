@@ -11,6 +11,8 @@ from ops.bench.recovery import PARTS, Costs, Fault, Measured, confirmed_after_bu
 from ops.bench.recovery import figures as recovery_figures
 from ops.bench.recovery_command import blocks
 from ops.bench.stock import stall_of, trains_together
+from ops.bench.transfer_command import WAYS, Taken
+from ops.bench.transfer_command import figures as transfer_figures
 from ops.bench.watch import commits_together
 from tests.support.logs import commit, confirmed, logs
 
@@ -187,3 +189,16 @@ def test_stock_groups_train_together_once_each_has_a_share_and_all_take_part():
 def test_what_cannot_be_measured_is_refused(words, said, capfd):
     assert main(["bench", *words]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_figures_of_a_transfer_compare_with_the_best_setting_of_the_other():
+    speeds = {"ours_1": 3.0, "ours_2": 4.0, "http_0": 1.0, "http_8": 2.0, "raw": 3.2}
+    taken = {name: Taken(gb_per_s=[speeds.get(name, 1.0)] * 3, extra_bytes=5) for name in WAYS}
+    one, two = transfer_figures(100, taken)
+    assert (one["bytes"], one["sources"], two["sources"]) == (100, 1, 2)
+    assert one["gb_per_s"] == {"median": 3.0, "min": 3.0, "max": 3.0, "n": 3}
+    assert (one["http_transport_chunks"], one["http_transport_gb_per_s"]["median"]) == (8, 2.0)
+    assert (one["http_transport_ratio"], two["http_transport_ratio"]) == (1.5, 2.0)
+    assert one["raw_ratio"] == pytest.approx(3.0 / 3.2)
+    assert two["one_source_ratio"] == pytest.approx(4 / 3)
+    assert one["receiver_extra_share"] == 0.05

@@ -69,6 +69,22 @@ def alive(pid):
     return True
 
 
+def test_state_moves_every_way_and_arrives_whole():
+    found = bench("transfer", "--megabytes", "9", "--repeats", "2")
+    assert [(e["bytes"], e["sources"]) for e in found["sizes"]] == [(9 * 10**6, n) for n in (1, 2)]
+    for entry in found["sizes"]:
+        for key in ("gb_per_s", "keyed_gb_per_s", "limited_gb_per_s", "http_transport_gb_per_s", "raw_socket_gb_per_s"):
+            plausible(entry[key], n=2)
+        assert entry["limited_gb_per_s"]["max"] < 1.5 * entry["sources"] * entry["limit_gb_per_s"]
+        assert entry["http_transport_chunks"] in (0, 8)
+        assert entry["raw_ratio"] > 0
+        assert entry["http_transport_ratio"] > 0
+        assert entry["receiver_extra_share"] == entry["receiver_extra_bytes"] / entry["bytes"]
+        assert entry["http_transport_extra_bytes"] > 0.5 * entry["bytes"], "it allocates what it receives"
+    assert found["command"] == "phalanx bench transfer --megabytes 9 --repeats 2 --json"
+    assert found["machine"]["cores"] >= 1
+
+
 @pytest.fixture
 def config(rig, tmp_path):
     path = tmp_path / "tiny.toml"

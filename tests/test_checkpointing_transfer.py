@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from checkpointing.errors import TransferError, TransferStopped
+from checkpointing.memory import Buffer, ShardBytes
 from checkpointing.transfer import StateServer
 from checkpointing.wire import Request, pack_json, read_json
 from tests.support.proxy import Proxy
@@ -38,6 +39,33 @@ def test_every_kind_of_tensor_arrives_with_equal_bits_and_its_clocks(serve, stat
     assert received.clocks == clocks(12)
     assert received.bytes == sum(tensor.nbytes for tensor in state.values())
     assert healer.first_bytes == 1
+
+
+class _Staged(ShardBytes):
+    """A shard whose memory sockets cannot use, as that of a device."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor)
+        self._direct = None
+
+
+@pytest.mark.parametrize("ours", ["window", "fetch"])
+def test_memory_that_sockets_cannot_use_goes_through_a_reused_buffer(serve, state, ours, monkeypatch):
+    monkeypatch.setattr(f"checkpointing.{ours}.ShardBytes", _Staged)
+    healer = Healer(state)
+    healer.fetch(serve(state).address)
+    assert same(healer.tensors, state)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator on this machine")
+def test_state_on_an_accelerator_arrives_through_pinned_memory(serve, state):
+    assert Buffer().take(1).is_pinned()
+    device = torch.accelerator.current_accelerator()
+    held = {name: tensor.to(device) for name, tensor in state.items()}
+    healer = Healer(held)
+    healer.fetch(serve(held).address)
+    assert same({name: tensor.cpu() for name, tensor in healer.tensors.items()}, state)
 
 
 def middle_of(state) -> int:

@@ -34,3 +34,22 @@ def test_a_healer_that_is_too_slow_is_given_up_and_the_run_goes_on(rig):
     assert told, "a long heal says how far it is"
     assert all(0 < e["bytes"] < e["total"] for e in told)
     assert not run.events("g1", "heal")
+
+
+def test_a_healer_that_is_stopped_in_the_middle_is_buried_and_its_successor_heals(rig):
+    run = rig.run(
+        "stopped-heal",
+        ranks=1,
+        steps=60,
+        chaos__failpoints=["g1:backward@6#0:kill", "g1:heal_recv:stop"],
+        fault_tolerance__failure_detection_s=1,
+        fault_tolerance__collective_timeout_s=60,
+    )
+    assert run.code == Exit.DONE, run.said
+    holds(run, steps=60)
+    assert len(run.kills()) == 2
+    departures = [e["cause"] for e in run.events("lighthouse", "departure") if e["group"] == "g1"]
+    assert departures[1] in ("expired", "hung"), departures
+    assert run.events("g1", "heal"), "its successor"
+    assert not [e for e in run.events("g0", "exit") if e["code"] != Exit.DONE]
+    run.series("digest")
