@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,12 +20,14 @@ from configs.run_folder import write_atomically
 from configs.secret import read_secret
 from configs.tls import add_tls_options, tls_from
 from configs.words import Exit, ExitRequest
+from lighthouse.beat import beat
 from lighthouse.server import Lighthouse, Settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a lighthouse; returns its exit code."""
     options = _parser().parse_args(arguments)
+    faulthandler.enable()  # SIGABRT leaves the stacks of all threads
     if options.die_with_parent:
         die_with_parent()
     try:
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             events=options.events,
             secret=read_secret(),
         )
-        asyncio.run(_serve(settings, address_file=options.address_file))
+        asyncio.run(_serve(settings, address_file=options.address_file, pipe=options.beat))
     except ExitRequest as request:
         print(f"lighthouse: {request.reason}", file=sys.stderr)
         return int(request.code)
@@ -62,12 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--events", type=Path, metavar="FILE", help="event log, JSON lines")
     parser.add_argument("--address-file", type=Path, metavar="FILE", help="gets the gateway's and the pages' URL")
     add_tls_options(parser)
+    parser.add_argument("--beat", type=int, metavar="FD", help="inherited pipe that gets a byte a second")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started it ends")
     return parser
 
 
-async def _serve(settings: Settings, *, address_file: Path | None) -> None:
+async def _serve(settings: Settings, *, address_file: Path | None, pipe: int | None) -> None:
     lighthouse = Lighthouse(settings)
+    beating = None if pipe is None else asyncio.create_task(beat(pipe))
     try:
         await lighthouse.start()
         if address_file is not None:
@@ -83,6 +88,8 @@ async def _serve(settings: Settings, *, address_file: Path | None) -> None:
             await lighthouse.serve()
     finally:
         await lighthouse.stop()
+        if beating is not None:
+            beating.cancel()
 
 
 if __name__ == "__main__":

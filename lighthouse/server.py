@@ -16,12 +16,11 @@ import grpc
 import grpc.aio
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from configs.run_folder import read_events
 from configs.secret import OFF_LOOPBACK, is_loopback
 from configs.tls import Tls
 from configs.words import Exit, ExitRequest, Lineage
 from lighthouse import page
-from lighthouse.chronicle import Chronicle
+from lighthouse.chronicle import Chronicle, read_tail
 from lighthouse.engine import load_torchft
 from lighthouse.feed import Feed
 from lighthouse.gateway import Gateway
@@ -37,6 +36,8 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", 4 << 20),  # whoever reaches the port may send; a group sends far less
 ]
 _LAST_WORDS_S = 1.0
+_NEWEST = 100
+"""Confirmed lineages that a start looks for in the event log, from its end: one would do in a log in order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,14 +182,16 @@ def _bind(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
 
 
 def _announced(events: Path | None) -> frozenset[Lineage]:
-    """The lineages that the event log already calls confirmed."""
-    if events is None:
+    """The newest lineages that the event log already calls confirmed: the last one is what may be missing."""
+    if events is None or not events.exists():
         return frozenset()
     found: set[Lineage] = set()
-    for event in read_events(events):
+    for event in read_tail(events, size=events.stat().st_size, since=0.0):
         if event["event"] == "confirmed":
             with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged record says nothing
                 found.add(Lineage.parse(event["lineage"]))
+                if len(found) == _NEWEST:
+                    break
     return frozenset(found)
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,47 @@ def test_it_returns_on_the_same_addresses(lighthouse, told):
     assert news(lighthouse) == f"the lighthouse is back at {gateway}"
     assert (lighthouse.gateway, lighthouse.page) == (gateway, page)
     assert [event for event, _ in told] == ["lighthouse", "lighthouse"]
+    assert lighthouse.keep() is None
+
+
+def test_one_that_falls_silent_is_ended_and_returns(lighthouse, told, monkeypatch):
+    monkeypatch.setattr(coordinator, "SILENT_S", 4.0)
+    lighthouse.start()
+    deadline = time.monotonic() + 6.0
+    while time.monotonic() < deadline:  # one that works is left alone
+        assert lighthouse.keep() is None
+        time.sleep(0.05)
+    os.kill(told[-1][1]["pids"][0], signal.SIGSTOP)
+    assert news(lighthouse) == "the lighthouse has been silent for 4 s: ending it"
+    assert news(lighthouse) == "the lighthouse ended (killed by SIGKILL): starting it again"
+    assert news(lighthouse) == f"the lighthouse is back at {lighthouse.gateway}"
+
+
+def test_one_whose_loop_hangs_tells_where(lighthouse, told, monkeypatch, tmp_path):
+    monkeypatch.setattr(coordinator, "SILENT_S", 4.0)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path.cwd()}")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import asyncio, time\n"
+        "import lighthouse.server as server\n"
+        "async def hang(self):\n"
+        "    await asyncio.sleep(0.5)\n"
+        "    time.sleep(60)\n"
+        "server.Lighthouse.serve = hang\n"
+    )
+    lighthouse.start()
+    assert news(lighthouse) == "the lighthouse has been silent for 4 s: ending it"
+    assert news(lighthouse) == "the lighthouse ended (killed by SIGABRT): starting it again"
+    assert "in hang" in (tmp_path / "logs" / "lighthouse.log").read_text()
+
+
+def test_a_launcher_that_slept_itself_ends_nobody(lighthouse, told, monkeypatch):
+    monkeypatch.setattr(coordinator, "SILENT_S", 1.5)
+    monkeypatch.setattr(coordinator, "LATE_S", 0.5)
+    lighthouse.start()
+    os.kill(told[-1][1]["pids"][0], signal.SIGSTOP)
+    assert lighthouse.keep() is None
+    time.sleep(2.0)  # both stood still
+    os.kill(told[-1][1]["pids"][0], signal.SIGCONT)
     assert lighthouse.keep() is None
 
 

@@ -1,8 +1,9 @@
 """Who starts the lighthouse of a launch, and keeps it?
 
 It is a process of its own, tied to the launcher's main thread. Should it die, it is started again on the same address
-and the same state file, beside whatever else the launcher does: the groups loop until it is back. A port that is taken,
-or a bad state file, is the user's to mend: exit 2 at the first start; later it is tried again for a while, for a port
+and the same state file, beside whatever else the launcher does: the groups loop until it is back. One that is there but
+silent (stopped, or its loop hangs) is ended first, with the stacks of its threads in its log. A port that is taken, or
+a bad state file, is the user's to mend: exit 2 at the first start; later it is tried again for a while, for a port
 may be taken for a moment, and then the run ends with exit 3.
 """
 
@@ -26,6 +27,12 @@ from ops.launch.policy import describe_code
 START_LIMIT_S = 60.0
 RETRY_S = 0.5
 LOOK_S = 0.02
+SILENT_S = 10.0
+"""Without a sign of life for so long it does not come back by itself; it beats every second."""
+LAST_WORDS_S = 1.0
+"""For the stacks of its threads."""
+LATE_S = 2.0
+"""A launcher that looks later than this was stopped itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +61,11 @@ class Coordinator:
         self.page = ""
         """``http://HOST:PORT`` of its live page and metrics."""
 
+        self._beats: int | None = None
+        """The read end of its pipe."""
+        self._heard = self._looked = time.monotonic()
+        self._aborted = False
+
     def start(self) -> None:
         """Start it and wait until it listens. Raises ExitRequest(2) with what it said when it does not."""
         mark = self._spawn()
@@ -78,13 +90,37 @@ class Coordinator:
         code = self._process.poll()
         if self._returning is None:
             if code is None:
-                return None
+                return self._end_silent()
             self._returning = _Return(until=time.monotonic() + START_LIMIT_S, mark=self._spawn())
             return f"the lighthouse ended ({describe_code(code)}): starting it again"
         if self._listens():
             self._returning = None
             return f"the lighthouse is back at {self.gateway}"
         return self._try_again(self._returning, ended=code is not None)
+
+    def _end_silent(self) -> str | None:
+        """End a lighthouse that has not given a sign for long: first so that it can tell where it hangs."""
+        now = time.monotonic()
+        asleep, self._looked = now - self._looked > LATE_S, now
+        if self._beat() or asleep:  # whoever slept itself may not judge: its lighthouse may have slept with it
+            self._heard = now
+        silent = now - self._heard
+        assert self._process is not None
+        if silent > SILENT_S + LAST_WORDS_S:
+            self._process.kill()
+        elif silent > SILENT_S and not self._aborted:
+            self._aborted = True
+            self._process.send_signal(signal.SIGABRT)
+            return f"the lighthouse has been silent for {SILENT_S:g} s: ending it"
+        return None
+
+    def _beat(self) -> bool:
+        """Whether there was a sign of life since the last look."""
+        assert self._beats is not None
+        try:
+            return bool(os.read(self._beats, 1 << 16))
+        except BlockingIOError:
+            return False
 
     def _try_again(self, back: _Return, *, ended: bool) -> str | None:
         """It does not listen yet, or it ended before it did."""
@@ -103,14 +139,14 @@ class Coordinator:
 
     def stop(self, *, grace_s: float = 5.0) -> None:
         """End it: it has stored all it must remember before it answered anybody."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._close_beats()
 
     def _arguments(self, address: Path) -> list[str]:
         return [
@@ -142,16 +178,37 @@ class Coordinator:
         self._address.unlink(missing_ok=True)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         arguments = self._arguments(self._address)
+        beats, pipe = os.pipe()
+        os.set_blocking(beats, False)
         with self._log.open("ab") as output:
             mark = output.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ops.launch.leash", str(os.getpid()), "lighthouse", *arguments],
+                [
+                    sys.executable,
+                    "-m",
+                    "ops.launch.leash",
+                    str(os.getpid()),
+                    "lighthouse",
+                    *arguments,
+                    "--beat",
+                    str(pipe),
+                ],
+                pass_fds=(pipe,),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for the launcher
             )
+        os.close(pipe)
+        self._close_beats()
+        self._beats, self._aborted = beats, False
+        self._heard = self._looked = time.monotonic()
         return mark
+
+    def _close_beats(self) -> None:
+        if self._beats is not None:
+            os.close(self._beats)
+            self._beats = None
 
     def _listens(self) -> bool:
         """Whether it has written its addresses; takes them in."""
@@ -159,6 +216,7 @@ class Coordinator:
             return False
         self.gateway, self.page = _parse_address(self._address.read_text())
         assert self._process is not None
+        self._heard = self._looked = time.monotonic()
         self._sink(
             "lighthouse", pids=[self._process.pid], host=socket.gethostname(), gateway=self.gateway, page=self.page
         )
