@@ -19,12 +19,14 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from checkpointing.checksum import checksum, total
 from checkpointing.fellows import Fellows
 from checkpointing.folder import Unfinished, sync_folder, write_durably
 from checkpointing.manifest import MANIFEST, METADATA, File, Key, Manifest, encode, file_digest
 from checkpointing.state import Clocks, describe
 
-_Part = tuple[dict[str, File], dict[str, Key]]
+_Part = tuple[dict[str, File], dict[str, Key], int]
+"""Of one rank: files, keys, and the checksum of what was staged."""
 
 
 class SaveFailed(Exception):
@@ -53,8 +55,9 @@ def write_checkpoint(
     writer: str,
     secret: bytes | None,
     failpoint: Callable[..., None],
-) -> tuple[Unfinished | None, int]:
-    """Write the staged ``tensors`` (CPU) under a dot-name: (the folder on rank 0 and None elsewhere, its bytes).
+) -> tuple[Unfinished | None, int, int]:
+    """Write the staged ``tensors`` (CPU) under a dot-name: (the folder on rank 0 and None elsewhere, its bytes,
+    the checksum of the tensors of all ranks).
 
     Collective. On return every file and the folder are on disk; it only has to be renamed. Raises SaveFailed on every
     rank when any of them could not do its part; nothing is left behind then.
@@ -82,7 +85,7 @@ def write_checkpoint(
         if unfinished is not None:
             unfinished.remove()
         raise
-    return unfinished, size
+    return unfinished, size, total(part[2] for part, _ in parts)
 
 
 def _make(folder: Path, writer: str, clocks: Clocks) -> tuple[Unfinished | None, str]:
@@ -100,17 +103,18 @@ def _write_part(
     secret: bytes | None,
     failpoint: Callable[..., None],
 ) -> tuple[_Part, str]:
-    """DCP's save, then the digests of the files that this rank wrote: ((files, keys), failure)."""
+    """DCP's save, then the digests of the files that this rank wrote: ((files, keys, checksum), failure)."""
     try:
         _dcp_save(path, fellows, tensors, clocks, failpoint)
         own = [METADATA] if fellows.rank == 0 else []
         own += sorted(file.name for file in path.glob(f"__{fellows.rank}_*.distcp"))
         files = {name: File((path / name).stat().st_size, file_digest(path / name, secret=secret)) for name in own}
         shards = {name: describe(tensor) for name, tensor in tensors.items()}
-        return (files, {name: Key(shard.dtype, shard.shape) for name, shard in shards.items()}), ""
+        keys = {name: Key(shard.dtype, shard.shape) for name, shard in shards.items()}
+        return (files, keys, total(int(checksum(tensor)) for tensor in tensors.values())), ""
     # DCP has told every rank of any rank's failure by now; its own exception is no Exception.
     except (Exception, CheckpointException) as error:  # noqa: BLE001
-        return ({}, {}), _why(error)
+        return ({}, {}, 0), _why(error)
 
 
 def _dcp_save(
@@ -133,10 +137,11 @@ def _seal(
     """Rank 0, last: the manifest, and everything durable: (bytes, failure)."""
     manifest = Manifest(
         clocks=clocks,
-        keys={name: key for _, keys in parts for name, key in keys.items()},
-        files={name: file for files, _ in parts for name, file in sorted(files.items())},
+        keys={name: key for _, keys, _ in parts for name, key in keys.items()},
+        files={name: file for files, _, _ in parts for name, file in sorted(files.items())},
         written=time.time(),
         writer=writer,
+        checksum=total(part for _, _, part in parts),
     )
     try:
         write_durably(unfinished.path / MANIFEST, encode(manifest, secret=secret))

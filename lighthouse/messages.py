@@ -99,6 +99,7 @@ def claim_to(claim: Claim) -> pb.AskRequest:
         drain=claim.drain,
         finished=claim.finished,
         fresh=claim.fresh,
+        disputed=claim.disputed,
         disk=[lineage_to(lineage) for lineage in claim.disk],
         transfer=claim.transfer,
     )
@@ -113,6 +114,7 @@ def claim_from(message: pb.AskRequest) -> Claim:
         drain=message.drain,
         finished=message.finished,
         fresh=message.fresh,
+        disputed=message.disputed,
         disk=tuple(lineage_from(lineage) for lineage in message.disk),
         transfer=tuple(message.transfer),
     )

@@ -48,6 +48,7 @@ from trainer.optimizer import build_optimizer
 from trainer.parts import Parts
 from trainer.phases import Phase, Phases
 from trainer.schedule import Schedule
+from trainer.sentinel import Sentinel
 from trainer.state import StateKeeper
 from trainer.voucher import rehearse
 
@@ -119,6 +120,13 @@ def build(
         loader=data.loader,
         reducer=reducer,
         compute=compute,
+        sentinel=Sentinel(
+            state.tensors,
+            group=place.group,
+            seat=seat,
+            digest=state.digest,
+            enabled=config.fault_tolerance.divergence_check,
+        ),
         seat=seat,
         signals=connection.signals,
         phases=phases,
@@ -260,6 +268,7 @@ def _state(
         phases=phases,
         failpoint=failpoints,
         sink=sink,
+        sentinel=config.fault_tolerance.divergence_check,
         patience_s=connection.timeouts.failure_detection_s,
         export=last_export(config, spec, tensors, run=run, writer=writer, secret=secret_key(), sink=sink),
     )
