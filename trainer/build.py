@@ -47,7 +47,7 @@ from trainer.models.registry import ModelSpec, get
 from trainer.optimizer import build_optimizer
 from trainer.parts import Parts
 from trainer.phases import Phase, Phases
-from trainer.schedule import Schedule
+from trainer.schedule import schedule_of
 from trainer.sentinel import Sentinel
 from trainer.state import StateKeeper
 from trainer.voucher import rehearse
@@ -116,17 +116,11 @@ def build(
         model=model,
         params=[p for p in model.parameters() if p.requires_grad],
         optimizer=optimizer,
-        schedule=_schedule(config),
+        schedule=schedule_of(config),
         loader=data.loader,
         reducer=reducer,
         compute=compute,
-        sentinel=Sentinel(
-            state.tensors,
-            group=place.group,
-            seat=seat,
-            digest=state.digest,
-            enabled=config.fault_tolerance.divergence_check,
-        ),
+        sentinel=Sentinel(state.tensors, group=place.group, seat=seat, digest=state.digest, enabled=state.sentinel),
         seat=seat,
         signals=connection.signals,
         phases=phases,
@@ -337,17 +331,6 @@ def _shape(config: Config, data: Data) -> BatchShape:
         seq_len=config.training.seq_len,
         total=data.total,
         per_group=shapes.microbatches_per_group(config) if per_group else None,
-    )
-
-
-def _schedule(config: Config) -> Schedule:
-    return Schedule(
-        base=config.optimizer.lr,
-        steps=config.lr_scheduler.total_steps or config.training.steps,
-        warmup=config.lr_scheduler.warmup_steps,
-        decay_ratio=config.lr_scheduler.decay_ratio,
-        decay_type=config.lr_scheduler.decay_type,
-        min_factor=config.lr_scheduler.min_lr_factor,
     )
 
 
