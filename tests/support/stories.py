@@ -161,3 +161,8 @@ def good_run(*, back_to: int = 4) -> dict[str, list[Event]]:
             run.save("g0")
     run.end()
     return run.logs
+
+
+def find(logs: dict[str, list[Event]], writer: str, event: str, **fields: Any) -> Event:
+    """The first such event of a writer."""
+    return next(e for e in logs[writer] if e["event"] == event and all(e.get(k) == v for k, v in fields.items()))
