@@ -11,7 +11,6 @@ from ops.verdict.limits import Limits
 from ops.verdict.story import Invariant, story_of
 from tests.support.stories import find, good_run
 
-
 # ---- limits --------------------------------------------------------------------------------------------------------
 
 
