@@ -163,4 +163,4 @@ class Chaos(Section):
     scenario: Literal["none", "demo"] = "none"
     """demo: g1 is killed at one third of the run, g0 at two thirds."""
     failpoints: Names = ()
-    """Each ``GROUP:NAME[@STEP[.MICROBATCH]][#RANK]:ACTION``."""
+    """Each ``GROUP:NAME[@[STEP][.PART]][#RANK]:ACTION``."""

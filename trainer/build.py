@@ -29,11 +29,12 @@ from configs.words import Lineage
 from replica_groups.identity import Place, serve_seat_store
 from replica_groups.mesh import backend_for, build_mesh, device_of, shard
 from replica_groups.plan import BatchShape
-from replica_groups.reduce import GradientReducer, precision
+from replica_groups.reduce import GradientReducer, local, precision
 from replica_groups.seat import Limits, Seat, serve_manager
 from trainer.announce import announce, event_sink, set_failpoints
 from trainer.compute import Compute
 from trainer.connection import Connection
+from trainer.damage import flip_bit
 from trainer.data.assets import keep_tokenizer
 from trainer.data.build import Data
 from trainer.data.build import build as build_data
@@ -197,6 +198,7 @@ def _reducer(config: Config, place: Place, model: nn.Module, failpoints: Failpoi
         failpoint=failpoints,
     )
     failpoints.poison = reducer.poison_next
+    failpoints.flip = lambda: flip_bit(local(p) for p in model.parameters())
     return reducer
 
 

@@ -236,6 +236,13 @@ class Transaction:
 
     def _close(self, seating: Seating) -> None:
         """The end of the run, or a drain. Raises ExitRequest, unless the closing quorum fell apart."""
+        try:
+            self._end(seating)
+        except ExitRequest:
+            self._parts.failpoints("shutdown")
+            raise
+
+    def _end(self, seating: Seating) -> None:
         p, state, grant = self._parts, self._state, seating.grant
         p.phases.enter(Phase.DRAINING)
         if grant.kind is Kind.RELEASE:
