@@ -177,7 +177,8 @@ class _Healing:
         self._pending: deque[Chunk] = deque()
         self._missing = 0
         """Chunks that do not count yet: pending, or asked of somebody."""
-        self._middle = 0
+        self._count = 0
+        """Chunks of the whole state."""
         self._total = 0
         self._void = False
         self._error: BaseException | None = None
@@ -258,7 +259,7 @@ class _Healing:
                     raise ValueError("the source's state does not fit: " + "; ".join(problems))
                 chunks = list(manifest.chunks())
                 self._pending.extend(chunks)
-                self._missing, self._middle = len(chunks), len(chunks) // 2
+                self._missing = self._count = len(chunks)
                 self._total = sum(chunk.stop - chunk.start for chunk in chunks)
                 self._manifest = manifest
                 self._changed.notify_all()
@@ -295,9 +296,8 @@ class _Healing:
             self._missing -= 1
             self.bytes += len(landing)
             self.gave.add(line.source)
-            half, done = self._missing == self._middle, self.bytes
+            arrived, done = self._count - self._missing, self.bytes
             if not self._missing:
                 self._changed.notify_all()
-        if half:
-            self._failpoint("heal_recv", step=self._request.lineage.step, chunk=chunk.index)
+        self._failpoint("heal_recv", step=self._request.lineage.step, done=arrived, total=self._count)
         self._progress(done, self._total)

@@ -56,6 +56,8 @@ class Manifest:
     """Unix seconds."""
     writer: str
     """``group.incarnation``."""
+    checksum: int | None = None
+    """Over the ranks' staged tensors (``checksum.py``), in the mesh that wrote them; None: not taken."""
 
     @property
     def lineage(self) -> Lineage:
@@ -81,6 +83,7 @@ def encode(manifest: Manifest, *, secret: bytes | None) -> bytes:
         "lineage": str(manifest.lineage),
         "written": manifest.written,
         "writer": manifest.writer,
+        "checksum": manifest.checksum,
         "clocks": manifest.clocks.to_json(),
         "keys": {name: [key.dtype, list(key.shape)] for name, key in manifest.keys.items()},
         "files": {name: dataclasses.asdict(file) for name, file in manifest.files.items()},
@@ -122,6 +125,7 @@ def decode(data: bytes, *, secret: bytes | None) -> Manifest:
             files={name: File(int(f["size"]), str(f["digest"])) for name, f in body["files"].items()},
             written=float(body["written"]),
             writer=str(body["writer"]),
+            checksum=body.get("checksum"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadCheckpoint(f"{MANIFEST} is malformed: {error}") from None

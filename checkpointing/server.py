@@ -37,6 +37,7 @@ from checkpointing.wire import (
     pack_json,
     read_json,
     sign,
+    spoiled,
 )
 from configs.tls import Tls
 from configs.words import Lineage
@@ -71,7 +72,7 @@ class StateServer:
         window_wait_s: float = 30.0,
         rate_limit: float | None = None,
         chunk_bytes: int = CHUNK_BYTES,
-        failpoint: Callable[..., None] = nothing,
+        failpoint: Callable[..., Any] = nothing,
     ) -> None:
         if secret is None and not host.startswith("127."):
             raise ValueError(f"serving state on {host} needs PHALANX_SECRET; without one only loopback is served")
@@ -266,16 +267,19 @@ class StateServer:
             for number in wanted:
                 with self._changed:
                     sent, window.sent = window.sent, window.sent + 1
-                if sent == len(chunks) // 2:
-                    self._failpoint("heal_send", step=window.request.lineage.step, chunk=sent, chunks=len(chunks))
+                fault = self._failpoint("heal_send", step=window.request.lineage.step, done=sent, total=len(chunks))
                 if window.closed.is_set():
                     return
-                self._send_chunk(window, chunks[number], connection, buffer)
+                self._send_chunk(window, chunks[number], connection, buffer, fault)
 
-    def _send_chunk(self, window: Window, chunk: Chunk, connection: socket.socket, buffer: Buffer) -> None:
-        data = window.shards[chunk.name][1].readable(chunk.start, chunk.stop, buffer)
+    def _send_chunk(
+        self, window: Window, chunk: Chunk, connection: socket.socket, buffer: Buffer, fault: str | None
+    ) -> None:
+        data = spoiled(window.shards[chunk.name][1].readable(chunk.start, chunk.stop, buffer), fault)
         connection.sendall(pack_header(window.request, chunk))
         connection.sendall(data)
+        if fault == "truncate":
+            raise ConnectionError("injected: the stream ends inside a chunk")
         pause = self._pace.pause(len(data))
         if pause > 0:
             with self._changed:

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from checkpointing.checksum import checksum, total
 from checkpointing.fellows import Fellows
 from checkpointing.folder import Unfinished, sync_folder, write_durably
 from checkpointing.manifest import MANIFEST, METADATA, File, Key, Manifest, encode, file_digest
@@ -25,7 +26,8 @@ from checkpointing.repeat import Repeat, StockWriter
 from checkpointing.staging import Staged
 from checkpointing.state import Clocks, describe
 
-_Part = tuple[dict[str, File], dict[str, Key]]
+_Part = tuple[dict[str, File], dict[str, Key], int]
+"""Of one rank: files, keys, and the checksum of what was staged."""
 
 
 class SaveFailed(Exception):
@@ -64,8 +66,9 @@ class FolderWriter:
         self._keys: dict[str, Key] = {}
         """Rank 0: of all ranks. Belongs to ``_repeat``."""
 
-    def write(self, staged: Staged, clocks: Clocks) -> tuple[Unfinished | None, int]:
-        """Write the state under a dot-name: (the folder on rank 0 and None elsewhere, its bytes).
+    def write(self, staged: Staged, clocks: Clocks) -> tuple[Unfinished | None, int, int]:
+        """Write the state under a dot-name: (the folder on rank 0 and None elsewhere, its bytes, the checksum of the
+        tensors of all ranks).
 
         On return every file and the folder are on disk; it only has to be renamed. Raises SaveFailed on every rank
         when any of them could not do its part; nothing is left behind then.
@@ -91,7 +94,7 @@ class FolderWriter:
             if unfinished is not None:
                 unfinished.remove()
             raise
-        return unfinished, size
+        return unfinished, size, total(part[2] for part, _ in parts)
 
     def _make(self, clocks: Clocks) -> tuple[Unfinished | None, str]:
         try:
@@ -100,15 +103,15 @@ class FolderWriter:
             return None, f"cannot make a folder: {error}"
 
     def _write_part(self, path: Path, staged: Staged, clocks: Clocks) -> tuple[_Part, str]:
-        """This rank's files, with their digests: ((files, keys), failure)."""
+        """This rank's files, with their digests: ((files, keys, checksum), failure)."""
         try:
             if self._repeat is None:
                 return self._stock(path, staged, clocks), ""
             self._failpoint("save_write", step=clocks.step)
-            return (self._repeat.write(path, staged, secret=self._secret), {}), ""
+            return (self._repeat.write(path, staged, secret=self._secret), {}, _sum(staged)), ""
         # DCP has told every rank of any rank's failure by now; its own exception is no Exception.
         except (Exception, CheckpointException) as error:  # noqa: BLE001
-            return ({}, {}), _why(error)
+            return ({}, {}, 0), _why(error)
 
     def _stock(self, path: Path, staged: Staged, clocks: Clocks) -> _Part:
         """DCP's save, then the digests of the files that this rank wrote."""
@@ -134,17 +137,18 @@ class FolderWriter:
         self._repeat = Repeat.learned(
             path, name, staged, stock.written, digest=files[name].digest, secret=self._secret, first=rank == 0
         )
-        return files, keys
+        return files, keys, _sum(staged)
 
     def _seal(self, unfinished: Unfinished, parts: list[_Part], clocks: Clocks) -> tuple[int, str]:
         """Rank 0, last: the manifest, and everything durable: (bytes, failure)."""
-        self._keys = {name: key for _, keys in parts for name, key in keys.items()} or self._keys
+        self._keys = {name: key for _, keys, _ in parts for name, key in keys.items()} or self._keys
         manifest = Manifest(
             clocks=clocks,
             keys=self._keys,
-            files={name: file for files, _ in parts for name, file in sorted(files.items())},
+            files={name: file for files, _, _ in parts for name, file in sorted(files.items())},
             written=time.time(),
             writer=self._writer,
+            checksum=total(part for _, _, part in parts),
         )
         try:
             write_durably(unfinished.path / MANIFEST, encode(manifest, secret=self._secret))
@@ -163,10 +167,14 @@ def write_checkpoint(
     writer: str,
     secret: bytes | None,
     failpoint: Callable[..., None],
-) -> tuple[Unfinished | None, int]:
+) -> tuple[Unfinished | None, int, int]:
     """One checkpoint that is written once. Collective; as ``FolderWriter.write``."""
     once = FolderWriter(folder, fellows=fellows, writer=writer, secret=secret, failpoint=failpoint)
     return once.write(Staged(tensors), clocks)
+
+
+def _sum(staged: Staged) -> int:
+    return total(int(checksum(tensor)) for tensor in staged.tensors.values())
 
 
 def _why(error: BaseException) -> str:

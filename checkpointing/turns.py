@@ -46,15 +46,20 @@ def alone(commit: Commit, policy: Policy) -> bool:
     return policy.groups > 1 and commit.holders == 1
 
 
+def may_be_saved(commit: Commit, policy: Policy) -> bool:
+    """Whether any participant may save this commit: the same answer in all of them, whatever their clocks say."""
+    return alone(commit, policy) or commit.step % policy.interval == 0 or (policy.first_step and commit.step == 1)
+
+
 def decide_turn(commit: Commit, policy: Policy, *, last_slice: int | None = None) -> tuple[bool, str]:
     """Whether this group saves this commit, and why. ``last_slice`` is the slice of the clock of its last save."""
     if alone(commit, policy):
         if commit.holds:
             return True, "no other group holds the state: every step is saved"
         return False, "the one group that holds the state saves it"
-    first = policy.first_step and commit.step == 1
-    if commit.step % policy.interval and not first:
+    if not may_be_saved(commit, policy):
         return False, f"every {policy.interval} steps"
+    first = policy.first_step and commit.step == 1
     if first or policy.interval_s is None:
         owner = commit.step // policy.interval % commit.size
         return owner == commit.rank, f"the turn of participant {owner}"

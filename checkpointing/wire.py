@@ -194,3 +194,10 @@ def _mac(body: Mapping[str, Any], secret: bytes | None, nonce: str) -> str:
         return ""
     text = json.dumps([nonce, body], separators=(",", ":"), sort_keys=True)
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def spoiled(data: memoryview, fault: str | None) -> memoryview | bytes:
+    """What an injected fault makes of the bytes of a chunk: one bit of it changed, or the first half alone."""
+    if fault == "corrupt":
+        return bytes([data[0] ^ 1]) + bytes(data[1:])
+    return data[: len(data) // 2] if fault == "truncate" else data

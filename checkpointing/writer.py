@@ -63,6 +63,8 @@ class _Written:
     bytes: int
     seconds: float
     stall: float
+    checksum: int
+    """Of what was staged."""
 
 
 class Checkpointer:
@@ -106,6 +108,8 @@ class Checkpointer:
         self._lock = threading.Lock()
         self._verdicts: dict[Lineage, bool | None] = {}
         """Of each state on its way to the disk: confirmed, orphaned (False), or not known yet."""
+        self._agreed: dict[Lineage, int] = {}
+        """Checksums of states that their holders have compared."""
         self._written: dict[Lineage, _Written] = {}
         self._broken = ""
         self._fences: list[Lineage] = []
@@ -144,10 +148,11 @@ class Checkpointer:
             job.done.result()
         return time.monotonic() - started
 
-    def confirm(self, lineage: Lineage) -> None:
-        """``lineage`` is confirmed: publish it if this group wrote it. Older ones that were never confirmed are
-        dropped. Call at every quorum with its current lineage; cheap."""
+    def confirm(self, lineage: Lineage, *, checksum: int | None = None) -> None:
+        """``lineage`` is confirmed: publish it if this group wrote it, and wrote what its holders have (``checksum``,
+        where they compared). Older ones that were never confirmed are dropped. Cheap."""
         with self._lock:
+            self._agreed = {} if checksum is None else {lineage: checksum}
             for mine, verdict in self._verdicts.items():
                 if verdict is None and mine.step <= lineage.step:
                     self._verdicts[mine] = mine == lineage
@@ -251,12 +256,12 @@ class Checkpointer:
             return failures[0]
         started = time.monotonic()
         try:
-            unfinished, size = self._saves.write(job.staged or Staged({}), job.clocks)
+            unfinished, size, checksum = self._saves.write(job.staged or Staged({}), job.clocks)
         except SaveFailed as error:
             self._report("failed", lineage, seconds=time.monotonic() - started, stall=job.stall, reason=str(error))
             return str(error)
         if unfinished is not None:
-            self._written[lineage] = _Written(unfinished, size, time.monotonic() - started, job.stall)
+            self._written[lineage] = _Written(unfinished, size, time.monotonic() - started, job.stall, checksum)
         return self._fellows.first(self._publish(lineage) if unfinished is not None else "") if job.final else ""
 
     def _already(self, lineage: Lineage) -> bool:
@@ -293,6 +298,10 @@ class Checkpointer:
         written = self._written.pop(lineage)
         try:
             self._failpoint("save_rename", step=lineage.step)
+            with self._lock:
+                agreed = self._agreed.get(lineage, written.checksum)
+            if written.checksum != agreed:
+                raise CheckpointError(f"what was staged has the checksum {written.checksum}, the state {agreed}")
             if self._place.holds(lineage):
                 written.unfinished.remove()
                 self._report("skipped", lineage, written=written, reason="another group has saved it")

@@ -34,8 +34,11 @@ EXCLUDED = (
 
 COMMON_SECTIONS = ("parallelism", "activation_checkpoint", "compile", "debug")
 COMMON_KEYS = (
+    "checkpoint.enable",  # the divergence check goes by what is saved
+    "checkpoint.enable_first_step_checkpoint",
     "checkpoint.initial_load_in_hf",
     "checkpoint.initial_load_path",
+    "checkpoint.interval",
     "fault_tolerance.bucket_bytes",
     "fault_tolerance.process_group",
     "fault_tolerance.divergence_check",

@@ -1,4 +1,4 @@
-"""What a failpoint is called: ``GROUP:NAME[@STEP[.MICROBATCH]][#RANK]:ACTION``, as in ``g1:backward@20.1#0:kill``.
+"""What a failpoint is called: ``GROUP:NAME[@[STEP][.PART]][#RANK]:ACTION``, as in ``g1:backward@20.1#0:kill``.
 
 Only the syntax and its values; the trainer fires them.
 """
@@ -21,6 +21,7 @@ NAMES = (
     "data",
     "forward",
     "backward",
+    "reduce_before",
     "reduce",
     "summary",
     "summary_sent",
@@ -31,17 +32,37 @@ NAMES = (
     "save_write",
     "save_rename",
     "closing",
+    "shutdown",
 )
 """In the order in which a run passes them."""
-MICROBATCH_NAMES = ("data", "forward", "backward")
-"""Passed once for every microbatch; the others once an attempt, save or incarnation."""
+PARTS = {
+    "data": "microbatch",
+    "forward": "microbatch",
+    "backward": "microbatch",
+    "reduce_before": "bucket",
+    "reduce": "bucket",
+    "heal_send": "percent",
+    "heal_recv": "percent",
+}
+"""What PART counts. A microbatch is an id in the step's plan, a bucket one of the reduction, a percent one of the
+state's chunks; the other names are passed once an attempt, save or incarnation and have no parts."""
+DEFAULT_PERCENT = 50
 
-PLAIN_ACTIONS = ("kill", "stop", "hang", "raise", "nan")
-VALUED_ACTIONS = ("delay", "exit")
+PLAIN_ACTIONS = ("kill", "hang", "raise", "nan", "flip", "corrupt", "truncate", "full")
+VALUED_ACTIONS = ("stop", "delay", "exit")
 ACTIONS = PLAIN_ACTIONS + VALUED_ACTIONS
+"""``stop`` may stand without a value."""
+ONLY_AT = {
+    "nan": ("forward", "backward"),
+    "flip": ("agree", "quorum_before", "quorum_after", "vote_before", "vote_after", "optimizer"),
+    "corrupt": ("heal_send",),
+    "truncate": ("heal_send",),
+    "full": ("save_stage", "save_write", "save_rename"),
+}
+"""Actions that mean something at these names alone."""
 
 _FORM = re.compile(
-    r"(?P<group>[\w-]+):(?P<name>\w+)(?:@(?P<step>\d+)(?:\.(?P<microbatch>\d+))?)?(?:#(?P<rank>\d+))?"
+    r"(?P<group>[\w-]+):(?P<name>\w+)(?P<at>@(?P<step>\d+)?(?:\.(?P<part>\d+))?)?(?:#(?P<rank>\d+))?"
     r":(?P<action>[a-z]+)(?:=(?P<argument>.+))?"
 )
 
@@ -53,43 +74,46 @@ class Failpoint:
     group: str
     name: str
     step: int | None = None
-    """The step being attempted; None: the first time the point is passed."""
-    microbatch: int | None = None
-    """Its id in the step's plan; None: the first one computed."""
+    """The step being attempted, or saved; None: the first time the point is passed."""
+    part: int | None = None
+    """None: the first microbatch computed, the first bucket, half of the state."""
     rank: int = 0
     action: str
     argument: float | None = None
-    """Seconds of a delay, code of an exit."""
+    """Seconds of a delay or of a stop (None: for ever), code of an exit."""
 
     def __str__(self) -> str:
-        step = "" if self.step is None else f"@{self.step}"
-        microbatch = "" if self.microbatch is None else f".{self.microbatch}"
+        at = "" if self.step is None else f"@{self.step}"
+        part = "" if self.part is None else f"{'' if at else '@'}.{self.part}"
         argument = "" if self.argument is None else f"={self.argument:g}"
-        return f"{self.group}:{self.name}{step}{microbatch}#{self.rank}:{self.action}{argument}"
+        return f"{self.group}:{self.name}{at}{part}#{self.rank}:{self.action}{argument}"
 
 
 def parse(text: str) -> Failpoint:
     """Raises ValueError that says what was expected."""
     match = _FORM.fullmatch(text)
-    if match is None:
-        raise ValueError("expected GROUP:NAME[@STEP[.MICROBATCH]][#RANK]:ACTION, such as g1:backward@20.1#0:kill")
-    name, action, argument = match["name"], match["action"], match["argument"]
+    if match is None or match["at"] == "@":
+        raise ValueError("expected GROUP:NAME[@[STEP][.PART]][#RANK]:ACTION, such as g1:backward@20.1#0:kill")
+    name, action, part = match["name"], match["action"], match["part"]
     if name not in NAMES:
         raise ValueError(f"unknown failpoint {name!r}{_hint(name, NAMES)}; expected one of {', '.join(NAMES)}")
     if action not in ACTIONS:
         raise ValueError(f"unknown action {action!r}{_hint(action, ACTIONS)}; expected one of {', '.join(ACTIONS)}")
-    if match["microbatch"] is not None and name not in MICROBATCH_NAMES:
-        raise ValueError(f"{name} has no microbatch; only {', '.join(MICROBATCH_NAMES)} have")
-    if action == "nan" and name not in ("forward", "backward"):
-        raise ValueError("nan acts in forward and backward only")
+    if part is not None and name not in PARTS:
+        raise ValueError(f"{name} has no parts; only {', '.join(PARTS)} have")
+    if part is not None and PARTS[name] == "percent" and int(part) > 100:
+        raise ValueError(f"expected a percentage up to 100 for {name}")
+    places = ONLY_AT.get(action, NAMES)
+    if name not in places:
+        raise ValueError(f"{action} acts in {_listed(places)} only")
     return Failpoint(
         group=match["group"],
         name=name,
         step=None if match["step"] is None else int(match["step"]),
-        microbatch=None if match["microbatch"] is None else int(match["microbatch"]),
+        part=None if part is None else int(part),
         rank=int(match["rank"] or 0),
         action=action,
-        argument=_argument(action, argument),
+        argument=_argument(action, match["argument"]),
     )
 
 
@@ -102,9 +126,16 @@ def _argument(action: str, text: str | None) -> float | None:
         if text is None or not text.isdecimal() or int(text) > 255:
             raise ValueError("expected exit=CODE, 0 to 255")
         return float(text)
+    if text is None and action == "stop":
+        return None
     if text is None or not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise ValueError("expected delay=SECONDS")
+        raise ValueError(f"expected {'stop or ' if action == 'stop' else ''}{action}=SECONDS")
     return float(text)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    *head, last = names
+    return f"{', '.join(head)} and {last}" if head else last
 
 
 def _hint(name: str, known: tuple[str, ...]) -> str:

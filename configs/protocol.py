@@ -72,6 +72,8 @@ class Claim:
     """The state is at the end of the run: the next quorum closes it."""
     fresh: bool = False
     """The communicator of the last attempt is broken: a fresh quorum id is needed even if the members are the same."""
+    disputed: bool = False
+    """With void: the participants' checksums differed without a majority, so nobody's state of ``lineage`` counts."""
     disk: tuple[Lineage, ...] = ()
     """With void: checkpoints that verify on the disk this group sees."""
     needs_state: bool = False

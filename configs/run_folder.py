@@ -110,14 +110,19 @@ class EventLog:
 
 def read_events(path: Path) -> Iterator[Event]:
     """The events of one log, in order. Torn lines are passed over; a missing file is an empty log."""
+    return (event for _, event in numbered_events(path))
+
+
+def numbered_events(path: Path) -> Iterator[tuple[int, Event]]:
+    """The same, each with the number of its line, from 1."""
     if not path.exists():
         return
     with path.open("rb") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
                 return
             if (event := parse_event(line)) is not None:
-                yield event
+                yield number, event
 
 
 def parse_event(line: bytes) -> Event | None:

@@ -70,8 +70,8 @@ class FaultTolerance(Section):
     """Network interface to bind and advertise. Off loopback a shared secret is required."""
     transfer_rate_limit: Positive | None = None
     """Bytes per second that one rank sends to healing peers. None: unlimited."""
-    divergence_check: bool = False
-    """Compare the groups' checksums of each step."""
+    divergence_check: bool = True
+    """Compare checksums of the groups' states at each step. They must agree on it."""
     bucket_bytes: Annotated[int, Field(ge=1 << 10)] = 16 << 20
     """Size of a bucket of the reduction across groups."""
     fixed_point_bits: Annotated[int, Field(ge=16, le=56)] = 44
@@ -163,4 +163,4 @@ class Chaos(Section):
     scenario: Literal["none", "demo"] = "none"
     """demo: g1 is killed at one third of the run, g0 at two thirds."""
     failpoints: Names = ()
-    """Each ``GROUP:NAME[@STEP[.MICROBATCH]][#RANK]:ACTION``."""
+    """Each ``GROUP:NAME[@[STEP][.PART]][#RANK]:ACTION``."""

@@ -125,7 +125,7 @@ def decide(case: Situation) -> Decision:
     current, holders, restore = _current(requests, case.stored)
     if restore is not None and (stale := tuple(r.who for r in requests if r.since < case.lost)):
         return Again(who=stale)
-    rollback = _rollback(current, case.stored)
+    rollback = _rollback(current, case.stored, disputed=_disputed(requests))
     wait = _wait_for_more(case, current=current, restore=restore, rollback=rollback)
     if wait is not None:
         return wait
@@ -167,12 +167,13 @@ def _current(requests: Sequence[Request], stored: Stored) -> tuple[Lineage, tupl
 
     A living run owns the history: disk is looked at only when no valid state asks. Whoever holds the granted lineage or
     the next on it comes first, so that nobody is rolled back while one of these asks; then the greatest step, most
-    members, the greater quorum id. Lineages behind a fence are as good as void.
+    members, the greater quorum id. Lineages behind a fence are as good as void, and so are those in dispute.
     """
     claims: dict[Lineage, list[str]] = {}
+    disputed = _disputed(requests)
     for request in requests:
         claim = request.claim
-        if not claim.void and not fenced(claim.lineage, stored.fences):
+        if not claim.void and claim.lineage not in disputed and not fenced(claim.lineage, stored.fences):
             claims.setdefault(claim.lineage, []).append(claim.group)
     if claims:
         valid = [lineage for lineage in claims if lineage in _granted_or_next(stored)]
@@ -187,10 +188,19 @@ def _current(requests: Sequence[Request], stored: Stored) -> tuple[Lineage, tupl
     return restore, tuple(found[restore]), restore
 
 
-def _rollback(current: Lineage, stored: Stored) -> str | None:
+def _disputed(requests: Sequence[Request]) -> frozenset[Lineage]:
+    """Lineages of which the groups hold different states, and nobody can tell whose is right. One word is enough: who
+    took part in that attempt and did not hear of it holds one of these states."""
+    return frozenset(request.claim.lineage for request in requests if request.claim.disputed)
+
+
+def _rollback(current: Lineage, stored: Stored, *, disputed: frozenset[Lineage]) -> str | None:
     """Rule *hold_lineage*: without a rollback only the granted lineage, or the last quorum's commit on it, passes."""
     if current in _granted_or_next(stored):
         return None
+    if disputed:
+        names = ", ".join(map(str, sorted(disputed)))
+        return f"the groups differ at {names}, none has a majority; the last state that they agreed on is {current}"
     granted, following = _granted_or_next(stored)
     return f"nobody who asks holds {granted} or {following}; the best is {current}"
 

@@ -38,13 +38,27 @@ class Logs:
 
 
 @dataclasses.dataclass(frozen=True)
+class Finding:
+    """What is wrong with a log, and the event that shows it (None where it is one that is missing)."""
+
+    event: Event | None
+    why: str
+    about: str = ""
+    """The field that groups disagree about, where it is that."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Chain:
     """The confirmed history: ``lineages`` in step order; what was confirmed once and then rolled back; and where the
     log contradicts itself."""
 
     lineages: tuple[Lineage, ...] = ()
     rolled_back: tuple[Lineage, ...] = ()
-    contradictions: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        return tuple(finding.why for finding in self.findings)
 
     @property
     def end(self) -> Lineage:
@@ -84,25 +98,26 @@ def confirmed_chain(lighthouse: Iterable[Event]) -> Chain:
     """The chain that ``confirmed`` events name, cut back by ``rollback`` events."""
     chain: list[Lineage] = []
     cut: list[Lineage] = []
-    contradictions: list[str] = []
+    findings: list[Finding] = []
     for event in lighthouse:
         lineage = lineage_of(event, "to" if "to" in event else "lineage")
         match event.get("event"):
             case "rollback" if lineage is not None:
                 kept = [known for known in chain if known.step <= lineage.step]
                 if lineage != SCRATCH and (not kept or kept[-1] != lineage):
-                    contradictions.append(f"rollback to {lineage}, which was never confirmed")
+                    findings.append(Finding(event, f"rollback to {lineage}, which was never confirmed"))
                 cut.extend(chain[len(kept) :])
                 chain = kept
             case "confirmed" if lineage is not None and lineage.step > 0 and lineage not in chain[-1:]:
                 before = chain[-1].step if chain else 0
                 if lineage.step <= before:
-                    contradictions.append(f"{lineage} confirmed after {chain[-1]} without a rollback between them")
+                    why = f"{lineage} confirmed after {chain[-1]} without a rollback between them"
+                    findings.append(Finding(event, why))
                     continue
                 if lineage.step > before + 1:
-                    contradictions.append(f"{lineage} confirmed, but no step between {before} and it")
+                    findings.append(Finding(event, f"{lineage} confirmed, but no step between {before} and it"))
                 chain.append(lineage)
-    return Chain(tuple(chain), tuple(cut), tuple(contradictions))
+    return Chain(tuple(chain), tuple(cut), tuple(findings))
 
 
 def commits_by_lineage(logs: Logs) -> dict[Lineage, list[tuple[str, Event]]]:

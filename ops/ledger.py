@@ -14,7 +14,7 @@ from typing import Any
 
 from configs.run_folder import Event
 from configs.words import Lineage
-from ops.history import Chain, Logs, commits_by_lineage, confirmed_chain, lineage_of, time_of
+from ops.history import Chain, Finding, Logs, commits_by_lineage, confirmed_chain, lineage_of, time_of
 
 SHOWN = 20
 
@@ -33,7 +33,11 @@ class Ledger:
     orphaned: int
     provisional: int
     rolled_back: int
-    violations: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def violations(self) -> tuple[str, ...]:
+        return tuple(finding.why for finding in self.findings)
 
     @property
     def holds(self) -> bool:
@@ -41,34 +45,37 @@ class Ledger:
 
     def as_json(self) -> dict[str, Any]:
         """The object of ``phalanx ledger --json``; at most the first 20 violations."""
-        return {**dataclasses.asdict(self), "violations": list(self.violations[:SHOWN]), "holds": self.holds}
+        counts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "findings"}
+        return {**counts, "violations": list(self.violations[:SHOWN]), "holds": self.holds}
 
 
 def read_ledger(logs: Logs) -> Ledger:
     """The ledger of a run."""
     chain = confirmed_chain(logs.of("lighthouse"))
     records = commits_by_lineage(logs)
-    violations = list(chain.contradictions)
+    told = {lineage_of(event): event for event in logs.of("lighthouse", "confirmed")}
+    findings = list(chain.findings)
     used: Counter[int] = Counter()
     samples, next_id, size, in_order = 0, 0, 1, True
     for lineage in chain.lineages:
         said = [event for _, event in records.get(lineage, ())]
         if not said:
-            violations.append(f"{lineage}: confirmed, but no group's log has its commit")
+            findings.append(Finding(told[lineage], f"{lineage}: confirmed, but no group's log has its commit"))
             next_id += size
             continue
-        violations.extend(f"{lineage}: {why}" for why in _disagreements(said))
+        findings.extend(dataclasses.replace(f, why=f"{lineage}: {f.why}") for f in _disagreements(said))
         ids = _ids(said[0])
         if sorted(ids) != list(range(next_id, next_id + len(ids))):
             in_order = False
-            violations.append(f"{lineage}: computed microbatches {_ranges(ids)}, expected from {next_id} on")
+            why = f"{lineage}: computed microbatches {_ranges(ids)}, expected from {next_id} on"
+            findings.append(Finding(said[0], why))
         used.update(ids)
         samples += int(said[0].get("samples", 0))
         size = len(ids) or size
         next_id = max(next_id, max(ids, default=-1) + 1)
     orphaned, provisional = _unconfirmed(logs, chain=chain, records=records)
     if not chain.lineages:
-        violations.append("no step was ever confirmed")
+        findings.append(Finding(None, "no step was ever confirmed"))
     return Ledger(
         steps=chain.end.step,
         samples=samples,
@@ -79,7 +86,7 @@ def read_ledger(logs: Logs) -> Ledger:
         orphaned=orphaned,
         provisional=provisional,
         rolled_back=len(chain.rolled_back),
-        violations=tuple(violations),
+        findings=tuple(findings),
     )
 
 
@@ -89,22 +96,21 @@ def _ids(commit: Event) -> list[int]:
     return [int(i) for share in shares.values() for i in share] if isinstance(shares, dict) else []
 
 
-def _disagreements(said: list[Event]) -> list[str]:
+def _disagreements(said: list[Event]) -> list[Finding]:
     """What the records of one lineage say differently, or what one of them says of itself that cannot be."""
     first = said[0]
-    found = [
-        f"groups disagree about its {field}"
-        for field in ("shares", "samples", "tokens", "outcome", "participants")
-        if any(other.get(field) != first.get(field) for other in said[1:])
-    ]
-    if len({event["digest"] for event in said if event.get("digest")}) > 1:
-        found.append("groups disagree about its digest")
+    found = []
+    for field in ("shares", "samples", "tokens", "outcome", "participants", "digest"):
+        known = [e for e in said if field != "digest" or e.get(field)]  # it need not have been asked for
+        other = next((e for e in known[1:] if e.get(field) != known[0].get(field)), None)
+        if other is not None:
+            found.append(Finding(other, f"groups disagree about its {field}", about=field))
     strangers = set(first.get("shares") or ()) - set(first.get("participants") or ())
     if strangers:
-        found.append(f"shares of {', '.join(sorted(strangers))}, not a participant")
+        found.append(Finding(first, f"shares of {', '.join(sorted(strangers))}, not a participant"))
     busy = [g for g in first.get("healing") or () if (first.get("shares") or {}).get(g)]
     if busy:
-        found.append(f"{', '.join(busy)} computed a share while healing")
+        found.append(Finding(first, f"{', '.join(busy)} computed a share while healing"))
     return found
 
 

@@ -185,11 +185,11 @@ class GradientReducer:
         buffer = self._buckets[self._posted].buffer
         assert buffer is not None
         assert self._channel is not None
+        self._failpoint("reduce_before", self._posted)
         if buffer.numel():  # the last ranks of a group may hold no shard of small tensors
             self._channel.post(buffer)
+        self._failpoint("reduce", self._posted)
         self._posted += 1
-        if self._posted == 1:
-            self._failpoint("reduce")
 
 
 def _split(params: list[nn.Parameter], itemsize: int, bucket_bytes: int) -> list[list[nn.Parameter]]:

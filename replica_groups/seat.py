@@ -48,6 +48,8 @@ class Standing:
     drain: bool
     finished: bool
     fresh: bool
+    disputed: bool = False
+    """The groups differ and none has a majority: nobody's state of this lineage may be used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,10 +126,11 @@ class Seat:
         broken channel of one rank is everybody's.
         """
         row = [mine.lineage.step, mine.lineage.quorum_id, mine.void, mine.drain, mine.finished, mine.fresh]
+        row.append(mine.disputed)
         rows = [torch.zeros(len(row), dtype=torch.int64) for _ in range(self._world)]
         dist.all_gather(rows, torch.tensor([int(x) for x in row], dtype=torch.int64))
         answers = [tuple(int(x) for x in r) for r in rows]
-        if len({(a[0], a[1], a[2], a[4]) for a in answers}) > 1:
+        if len({(*a[:3], a[4], a[6]) for a in answers}) > 1:
             raise ExitRequest(Exit.INCARNATION_OVER, f"the ranks of {self.group} disagree about their state: {answers}")
         return dataclasses.replace(mine, drain=any(a[3] for a in answers), fresh=any(a[5] for a in answers))
 
@@ -195,6 +198,7 @@ class Seat:
             drain=standing.drain,
             finished=standing.finished,
             fresh=standing.fresh,
+            disputed=standing.disputed,
             transfer=self._transfer,
         )
         asked: Future[Grant] = self._beside.run(self._ask, claim, disk)

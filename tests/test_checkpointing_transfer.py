@@ -14,9 +14,11 @@ from checkpointing.errors import TransferError, TransferStopped
 from checkpointing.memory import Buffer, ShardBytes
 from checkpointing.transfer import StateServer
 from checkpointing.wire import Request, pack_json, read_json
+from configs.failpoints import parse
 from tests.support.proxy import Proxy
 from tests.support.states import clocks, lineage, same, tensors
 from tests.support.transfers import ROWS, WANTED, Healer, serving
+from trainer.failpoints import Failpoints
 
 
 @pytest.fixture
@@ -268,15 +270,29 @@ def test_strangers_do_not_hurt_a_source(serve, state):
     assert same(healer.tensors, state)
 
 
-def test_failpoints_fire_once_in_the_middle_on_each_side(serve, state):
-    fired: list[str] = []
+def test_failpoints_are_passed_with_every_chunk_on_each_side(serve, state):
+    passed: dict[str, list[tuple[int, int]]] = {"heal_send": [], "heal_recv": []}
 
     def failpoint(name: str, **context) -> None:
         assert context["step"] == 12
-        fired.append(name)
+        passed[name].append((context["done"], context["total"]))
 
     Healer(state).fetch(serve(state, failpoint=failpoint).address, failpoint=failpoint)
-    assert sorted(fired) == ["heal_recv", "heal_send"]
+    total = passed["heal_recv"][0][1]
+    assert total > 1
+    assert sorted(passed["heal_send"]) == [(done, total) for done in range(total)]
+    assert sorted(passed["heal_recv"]) == [(done, total) for done in range(1, total + 1)]
+
+
+@pytest.mark.parametrize("fault", ["corrupt", "truncate"])
+def test_bytes_that_a_failpoint_spoils_are_not_taken(serve, state, fault):
+    told = []
+    points = [parse(f"g0:heal_send@.30:{fault}")]
+    hit = Failpoints(points, group="g0", rank=0, past=(), sink=lambda event, **fields: told.append(fields["action"]))
+    healer = Healer(state)
+    healer.fetch(serve(state, failpoint=hit).address)
+    assert told == [fault]
+    assert same(healer.tensors, state)
 
 
 def test_clocks_of_another_state_are_refused(serve, state):

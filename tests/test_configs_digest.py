@@ -52,7 +52,7 @@ def test_what_changes_the_training_changes_the_digest(override):
         "--chaos.scenario=demo",
         "--chaos.failpoints=g1:backward:kill",
         "--checkpoint.keep_latest_k=9",
-        "--checkpoint.interval=2",
+        "--checkpoint.interval_s=60",
         "--comm.train_timeout_seconds=9",
         "--fault_tolerance.failure_detection_s=3",
         "--fault_tolerance.min_groups=2",
@@ -69,6 +69,8 @@ def test_how_a_run_is_launched_and_watched_does_not(override):
     [
         "--training.steps=61",
         "--debug.digest_interval=3",
+        "--checkpoint.interval=2",
+        "--fault_tolerance.divergence_check=false",
         "--training.nonfinite=stop",
         "--launch.ranks_per_group=1",
         "--launch.threads_per_rank=2",

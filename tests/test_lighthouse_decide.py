@@ -80,6 +80,22 @@ def test_newcomers_are_seated_when_they_ask_and_heal():
     assert decision.restore is None
 
 
+def test_a_lineage_in_dispute_counts_for_nobody_and_the_newest_agreed_checkpoint_is_restored():
+    older = Lineage(NEXT.step - 2, NEXT.quorum_id)
+    told = claim("g0", void=True, disputed=True, disk=(older,))
+    for other in (claim("g1", void=True, disputed=True, disk=(older,)), claim("g1")):
+        decision = seat(told, other)
+        assert (decision.current, decision.restore) == (older, older)
+        assert decision.rollback is not None
+        assert decision.rollback.startswith(f"the groups differ at {NEXT}, none has a majority")
+    assert decision.up_to_date == ("g0",), "who did not hear of it heals"
+
+
+def test_a_third_group_with_another_lineage_does_not_make_a_dispute_of_it():
+    decision = seat(claim("g0", void=True, disputed=True, lineage=NEXT), claim("g1", lineage=RUNNING.granted))
+    assert (decision.current, decision.restore) == (RUNNING.granted, None)
+
+
 def test_the_first_quorum_waits_for_the_configured_groups_up_to_its_limit():
     fresh = Stored()
     waiting = decide(case(void("g0"), stored=fresh, since=5.0, now=34.0))

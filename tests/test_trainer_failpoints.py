@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import textwrap
+import timeit
 from pathlib import Path
 
 import pytest
+import torch
 
 from configs.failpoints import parse
 from configs.run_folder import EventLog, read_events
 from tests.support.states import Recorder
+from trainer.damage import flip_bit
 from trainer.failpoints import Failpoints, InjectedError, no_failpoints
 
 
@@ -64,6 +68,85 @@ def test_point_waits_for_its_step_and_microbatch():
         hit.at_microbatch(microbatch)
         fired.append(fires(hit, "backward"))
     assert fired == [False, False, False, True]
+
+
+def test_a_point_of_a_bucket_waits_for_it():
+    hit = points("g0:reduce@.2:raise", "g0:reduce_before:raise")
+    assert fires(hit, "reduce_before")
+    fired = []
+    for bucket in (0, 1, 2, 2):
+        try:
+            hit("reduce", bucket)
+            fired.append(False)
+        except InjectedError:
+            fired.append(True)
+    assert fired == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "at"), [("g0:heal_recv:raise", 4), ("g0:heal_recv@.75:raise", 6), ("g0:heal_recv@.100:raise", 8)]
+)
+def test_a_point_of_a_heal_waits_for_its_share_of_the_state(text, at):
+    hit = points(text)
+    for done in range(1, at):
+        hit("heal_recv", done=done, total=8)
+    with pytest.raises(InjectedError):
+        hit("heal_recv", done=at, total=8)
+
+
+def test_the_step_of_a_save_is_that_of_what_is_saved():
+    hit = points("g0:save_write@4:raise")
+    hit.step = 6
+    assert hit("save_write", step=3) is None
+    with pytest.raises(InjectedError):
+        hit("save_write", step=4)
+
+
+def test_a_disk_that_is_full_is_the_error_of_one():
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        points("g0:save_stage:full")("save_stage")
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_what_a_place_must_do_itself_it_is_told():
+    hit = points("g0:heal_send@.0:corrupt", "g0:heal_send@.50:truncate")
+    assert [hit("heal_send", done=done, total=4) for done in range(4)] == ["corrupt", None, "truncate", None]
+
+
+def test_who_is_stopped_for_a_time_goes_on_after_it():
+    program = """
+        import time
+        from configs.failpoints import parse
+        from trainer.failpoints import Failpoints
+        began = time.monotonic()
+        Failpoints([parse("g0:build:stop=0.3")], group="g0", rank=0, past=(), sink=lambda _, **fields: None)("build")
+        print(time.monotonic() - began)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], timeout=60, check=True, capture_output=True, text=True
+    )
+    assert float(done.stdout) >= 0.3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_flipped_bit_changes_one_element_and_stays_finite(dtype):
+    shards = [torch.ones(0, dtype=dtype), torch.full((2, 3), 1.25, dtype=dtype)]
+    before = shards[1].clone()
+    flip_bit(shards)
+    assert (shards[1] != before).sum() == 1
+    assert shards[1].isfinite().all()
+    flip_bit(shards)
+    assert torch.equal(shards[1], before)
+
+
+def test_a_point_that_is_not_set_costs_next_to_nothing(record_property):
+    """A few nanoseconds in a step of 0.1 s and more; the limit allows for a busy machine."""
+    hit = points()
+    calls = 200_000
+    ns = min(timeit.repeat(lambda: hit("reduce", 1), number=calls, repeat=5)) / calls * 1e9
+    record_property("ns", ns)
+    print(f"\na call with nothing set: {ns:.0f} ns")
+    assert ns < 5_000
 
 
 def test_successor_that_reads_the_log_does_not_fire_again(tmp_path):

@@ -29,11 +29,12 @@ from configs.words import Lineage
 from replica_groups.identity import Place, serve_seat_store
 from replica_groups.mesh import backend_for, build_mesh, device_of, shard
 from replica_groups.plan import BatchShape
-from replica_groups.reduce import GradientReducer, precision
+from replica_groups.reduce import GradientReducer, local, precision
 from replica_groups.seat import Limits, Seat, serve_manager
 from trainer.announce import announce, event_sink, set_failpoints
 from trainer.compute import Compute
 from trainer.connection import Connection
+from trainer.damage import flip_bit
 from trainer.data.assets import keep_tokenizer
 from trainer.data.build import Data
 from trainer.data.build import build as build_data
@@ -47,7 +48,8 @@ from trainer.models.registry import ModelSpec, get
 from trainer.optimizer import build_optimizer
 from trainer.parts import Parts
 from trainer.phases import Phase, Phases
-from trainer.schedule import Schedule
+from trainer.schedule import schedule_of
+from trainer.sentinel import Sentinel
 from trainer.state import StateKeeper
 from trainer.voucher import rehearse
 
@@ -115,10 +117,11 @@ def build(
         model=model,
         params=[p for p in model.parameters() if p.requires_grad],
         optimizer=optimizer,
-        schedule=_schedule(config),
+        schedule=schedule_of(config),
         loader=data.loader,
         reducer=reducer,
         compute=compute,
+        sentinel=Sentinel(state.tensors, group=place.group, seat=seat, digest=state.digest, enabled=state.sentinel),
         seat=seat,
         signals=connection.signals,
         phases=phases,
@@ -195,6 +198,7 @@ def _reducer(config: Config, place: Place, model: nn.Module, failpoints: Failpoi
         failpoint=failpoints,
     )
     failpoints.poison = reducer.poison_next
+    failpoints.flip = lambda: flip_bit(local(p) for p in model.parameters())
     return reducer
 
 
@@ -260,6 +264,7 @@ def _state(
         phases=phases,
         failpoint=failpoints,
         sink=sink,
+        sentinel=config.fault_tolerance.divergence_check,
         patience_s=connection.timeouts.failure_detection_s,
         export=last_export(config, spec, tensors, run=run, writer=writer, secret=secret_key(), sink=sink),
     )
@@ -328,17 +333,6 @@ def _shape(config: Config, data: Data) -> BatchShape:
         seq_len=config.training.seq_len,
         total=data.total,
         per_group=shapes.microbatches_per_group(config) if per_group else None,
-    )
-
-
-def _schedule(config: Config) -> Schedule:
-    return Schedule(
-        base=config.optimizer.lr,
-        steps=config.lr_scheduler.total_steps or config.training.steps,
-        warmup=config.lr_scheduler.warmup_steps,
-        decay_ratio=config.lr_scheduler.decay_ratio,
-        decay_type=config.lr_scheduler.decay_type,
-        min_factor=config.lr_scheduler.min_lr_factor,
     )
 
 

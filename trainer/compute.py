@@ -54,6 +54,8 @@ class Summary:
     """Sum over the step of token losses, divided by the planned token count."""
     tokens: int
     """Tokens with a label."""
+    checksums: tuple[int, ...] = ()
+    """Of each participant's state, by participant rank; 0 where it was not looked at."""
 
 
 class Compute:
@@ -122,8 +124,9 @@ class Compute:
             (token_loss(self._model(tokens), tokens) / tokens.numel()).backward()
         self._model.zero_grad(set_to_none=True)
 
-    def reduce(self, plan: Plan, seating: Seating, channel: Channel) -> Summary:
-        """Wait for the gradient sums, then sum the summary: over the group first, then across groups.
+    def reduce(self, plan: Plan, seating: Seating, channel: Channel, *, checksum: int = 0) -> Summary:
+        """Wait for the gradient sums, then sum the summary: over the group first, then across groups. ``checksum`` is
+        this rank's part of the sentinel's.
 
         A rank whose sums failed still takes part in the group's collective, for its fellows wait in it. Raises
         AttemptOver.
@@ -137,23 +140,26 @@ class Compute:
         loss, tokens, bad = self._sums.tolist()
         flag = self._reducer.flagged() or bool(bad)
         count = len(plan.shares[self._group]) if self._rank == 0 else 0
-        row = torch.tensor([over is not None, flag, loss, tokens, count], dtype=torch.int64)
+        row = torch.tensor([over is not None, flag, loss, tokens, count, checksum], dtype=torch.int64)
         dist.all_reduce(row)
         self._failpoint("summary")
         if over is not None:
             raise over
         if int(row[0]):
             raise AttemptOver(DiscardReason.COLLECTIVE_ERROR, "another rank of this group lost its peers")
-        across = row.to(self._device) if channel.on_device else row
+        slots = torch.zeros(seating.size, dtype=torch.int64)
+        slots[seating.rank] = row[5]
+        across = torch.cat((row[:5], slots))
+        across = across.to(self._device) if channel.on_device else across
         channel.post(across)
         self._failpoint("summary_sent")
         self._seat.finish(seating, channel)
-        _, flags, loss, tokens, count = across.tolist()
+        _, flags, loss, tokens, count, *checksums = across.tolist()
         if count != plan.microbatches:
             raise AttemptOver(
                 DiscardReason.DIVERGENCE, f"{count} microbatches were summed, {plan.microbatches} planned"
             )
-        return Summary(flagged=flags > 0, loss_sum=loss * 2.0**-LOSS_BITS, tokens=tokens)
+        return Summary(flagged=flags > 0, loss_sum=loss * 2.0**-LOSS_BITS, tokens=tokens, checksums=tuple(checksums))
 
     def _one(self, batch: Batch, plan: Plan) -> None:
         tokens = batch.tokens.to(self._device, non_blocking=True)

@@ -17,7 +17,7 @@ from checkpointing.fellows import Fellows
 from checkpointing.objects import ObjectPlace
 from checkpointing.resume import Found, Survey, load, offers, survey
 from checkpointing.state import Clocks
-from checkpointing.turns import Commit, Policy, alone, decide_turn, time_slice
+from checkpointing.turns import Commit, Policy, alone, decide_turn, may_be_saved, time_slice
 from checkpointing.writer import Checkpointer
 from configs.names import is_url, own_folder
 from configs.run_folder import EventSink, RunFolder
@@ -50,13 +50,14 @@ class NoDisk:
         size: int,
         holds: bool,
         holders: int,
-    ) -> None:
-        """Nothing."""
+    ) -> bool:
+        """Nothing, by nobody."""
+        return False
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
         """Nothing."""
 
-    def confirm(self, lineage: Lineage) -> None:
+    def confirm(self, lineage: Lineage, *, checksum: int | None = None) -> None:
         """Nothing."""
 
     def orphan(self, lineage: Lineage) -> None:
@@ -165,14 +166,16 @@ class RunDisk:
         size: int,
         holds: bool,
         holders: int,
-    ) -> None:
-        """Save in the background if this step is saved and it is the turn of participant ``rank`` of ``size``."""
+    ) -> bool:
+        """Save in the background if this step is saved and it is the turn of participant ``rank`` of ``size``. Returns
+        whether any participant may save it."""
         commit = Commit(step=clocks.step, rank=rank, size=size, holds=holds, holders=holders, now=self._now())
         self._tell(alone(commit, self._policy) and holds)
         turn, _ = decide_turn(commit, self._policy, last_slice=self._last_slice)
         if turn:
             self._last_slice = time_slice(commit.now, self._policy)
         self._checkpointer.maybe_save(tensors=tensors, clocks=clocks, turn=turn)
+        return may_be_saved(commit, self._policy)
 
     def _now(self) -> float:
         """Rank 0's clock on every rank, so that all decide alike. Collective when saving goes by the clock."""
@@ -195,8 +198,8 @@ class RunDisk:
         """Collective over the group; blocks. Raises CheckpointError."""
         self._checkpointer.finish(tensors=tensors, clocks=clocks)
 
-    def confirm(self, lineage: Lineage) -> None:
-        self._checkpointer.confirm(lineage)
+    def confirm(self, lineage: Lineage, *, checksum: int | None = None) -> None:
+        self._checkpointer.confirm(lineage, checksum=checksum)
 
     def orphan(self, lineage: Lineage) -> None:
         self._checkpointer.orphan(lineage)

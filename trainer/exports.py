@@ -83,7 +83,7 @@ class LastExport:
 
     def _weights_alone(self, weights: Tensors, clocks: Clocks, fellows: Fellows) -> tuple[int, str]:
         try:
-            unfinished, size = write_checkpoint(
+            unfinished, size, _ = write_checkpoint(
                 self.run.exports,
                 fellows=fellows,
                 tensors={name: tensor.detach().to(self.dtype) for name, tensor in weights.items()},

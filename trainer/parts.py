@@ -19,6 +19,7 @@ from trainer.compute import Compute, Loader
 from trainer.failpoints import Failpoints
 from trainer.phases import Phases
 from trainer.schedule import Schedule
+from trainer.sentinel import Sentinel
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -40,6 +41,7 @@ class Parts:
     loader: Loader
     reducer: GradientReducer
     compute: Compute
+    sentinel: Sentinel
     seat: Seat
     signals: Signals
     phases: Phases

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from configs.schema import Config
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -49,3 +51,15 @@ class Schedule:
         else:
             shape = 0.5 * (1.0 + math.cos(math.pi * progress))
         return self.min_factor + (1.0 - self.min_factor) * shape
+
+
+def schedule_of(config: Config) -> Schedule:
+    """The one that the config asks for."""
+    return Schedule(
+        base=config.optimizer.lr,
+        steps=config.lr_scheduler.total_steps or config.training.steps,
+        warmup=config.lr_scheduler.warmup_steps,
+        decay_ratio=config.lr_scheduler.decay_ratio,
+        decay_type=config.lr_scheduler.decay_type,
+        min_factor=config.lr_scheduler.min_lr_factor,
+    )

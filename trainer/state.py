@@ -53,11 +53,11 @@ class Disk(Protocol):
         size: int,
         holds: bool,
         holders: int,
-    ) -> None: ...
+    ) -> bool: ...
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None: ...
 
-    def confirm(self, lineage: Lineage) -> None: ...
+    def confirm(self, lineage: Lineage, *, checksum: int | None = None) -> None: ...
 
     def orphan(self, lineage: Lineage) -> None: ...
 
@@ -91,8 +91,16 @@ class StateKeeper:
     """How long a healer whose sources are gone waits to be told that the attempt is over."""
     export: Callable[[Mapping[str, torch.Tensor], Clocks], None] | None = None
     """What the end of the run leaves beside the checkpoint, if anything. Collective."""
+    sentinel: bool = True
+    """A confirmed state is published once its holders have compared all of it."""
     void: bool = True
+    disputed: bool = False
+    """With void: the participants hold different states of this lineage, and none has a majority."""
+    whole: bool = True
+    """All of this state is to be compared, for somebody may publish it; the same in all that hold it."""
     unconfirmed: Lineage | None = None
+    unpublished: Lineage | None = None
+    """Confirmed, and not yet compared."""
     _incoming: _Incoming | None = None
     """A state that was received, until all ranks of the group have it."""
 
@@ -108,16 +116,37 @@ class StateKeeper:
             return Offer(unmet=error.reason)
 
     def settle(self, grant: Grant) -> None:
-        """A quorum confirms my last commit, if it seats me with it, or else orphans it."""
-        mine = self.unconfirmed
-        if mine is None:
+        """A quorum confirms my last commit, if it seats me with it, or else orphans it. What is confirmed is published
+        at once if nobody else holds it; otherwise once the holders agree on it."""
+        mine, self.unconfirmed = self.unconfirmed, None
+        holds = grant.restore is None and not self.void
+        if mine is not None:
+            if holds and grant.current == mine:
+                self.unpublished = mine
+            else:
+                self.disk.orphan(mine)
+                self.sink("orphaned", step=mine.step, lineage=str(mine))
+        waiting = self.unpublished
+        if waiting is None:
             return
-        self.unconfirmed = None
-        if grant.restore is None and grant.current == mine and not self.void:
-            self.disk.confirm(mine)
-        else:
-            self.disk.orphan(mine)
-            self.sink("orphaned", step=mine.step, lineage=str(mine))
+        if not holds or grant.current != waiting:
+            self.unpublished = None
+            self.disk.orphan(waiting)
+        elif not self.sentinel or len(grant.up_to_date) == 1:
+            self.agreed(None)
+
+    def agreed(self, checksum: int | None) -> None:
+        """Those who hold the current state agree on it. ``checksum`` is that of all of it, if it was compared."""
+        if self.unpublished is not None:
+            lineage, self.unpublished = self.unpublished, None
+            self.disk.confirm(lineage, checksum=checksum)
+
+    def distrust(self, *, disputed: bool) -> None:
+        """My state is not what others of its lineage hold: it must not be used. What I saved of it goes."""
+        self.void, self.disputed = True, disputed
+        if self.unpublished is not None:
+            lineage, self.unpublished = self.unpublished, None
+            self.disk.orphan(lineage)
 
     def take(self, seating: Seating) -> None:
         """Hold the current state: from the seed or from disk when nobody current is alive, else from peers. Raises
@@ -152,7 +181,7 @@ class StateKeeper:
                 self.sink("divergence", step=step, groups=sorted([*received.sources, source]), tensors=list(tensors))
         if self.clocks.lineage != seating.grant.current:
             raise ExitRequest(Exit.INCARNATION_OVER, f"holds {self.clocks.lineage}, granted {seating.grant.current}")
-        self.void = False
+        self.void = self.disputed = False
         self.disk.fence(seating.grant.fences)  # not before: where nothing else can be loaded all shall stay as it was
 
     def close_window(self) -> None:
@@ -175,6 +204,7 @@ class StateKeeper:
         else:
             self.clocks = self.disk.load(resume.path, self.tensors)
         self.unconfirmed = None
+        self.whole = True
         self.sink(
             "restore",
             step=resume.lineage.step,
@@ -185,7 +215,7 @@ class StateKeeper:
             seconds=time.monotonic() - began,
         )
         if grant.kind is not Kind.TRAIN:
-            self.void = False
+            self.void = self.disputed = False
 
     def committed(self, lineage: Lineage) -> None:
         """The clocks have moved; the commit is provisional."""
@@ -194,7 +224,7 @@ class StateKeeper:
     def save(self, *, rank: int, size: int, holds: bool, holders: int) -> None:
         """Stage a checkpoint of the last commit, if it is the turn of participant ``rank`` of ``size``. ``holders``
         groups had the state before that commit; this one too if it ``holds``."""
-        self.disk.save(self.tensors, self.clocks, rank=rank, size=size, holds=holds, holders=holders)
+        self.whole = self.disk.save(self.tensors, self.clocks, rank=rank, size=size, holds=holds, holders=holders)
 
     def save_last(self) -> None:
         """Publish the confirmed state before the group leaves. Raises CheckpointError."""

@@ -22,6 +22,7 @@ from trainer.join_price import JoinPrice
 from trainer.optimizer import clip, gradient_norm, update
 from trainer.parts import Parts
 from trainer.phases import Phase
+from trainer.sentinel import Diverged, Doubt, heaviest
 from trainer.state import StateKeeper
 
 
@@ -72,9 +73,13 @@ class Transaction:
         over: AttemptOver | None = None
         try:
             channel = self._ready(seating)
+            p.sentinel.look(seating.grant, whole=state.whole)
             work = self._plan(seating.grant)
             p.compute.share(work, step=state.clocks.step, channel=channel)
-            summary = p.compute.reduce(work, seating, channel)
+            summary = p.compute.reduce(work, seating, channel, checksum=p.sentinel.sum())
+            sums = dict(zip(seating.grant.names, summary.checksums, strict=True))
+            p.sentinel.compare(sums, seating, channel)
+            state.agreed(sums[p.group] if state.whole else None)
         except AttemptOver as reason:
             over = reason
         state.close_window()
@@ -86,6 +91,7 @@ class Transaction:
             )
             p.seat.abandon()
             self._discard(over, grant=seating.grant)
+            self._doubt(heaviest(over))
             return
         assert summary is not None
         assert work is not None
@@ -166,6 +172,7 @@ class Transaction:
             "cursor": state.clocks.cursor,
             "seconds": time.monotonic() - self._began,
             "digest": digest,
+            "check_s": p.sentinel.seconds,
             "join_stall_s": self._joins.of(phases, healing=bool(grant.healing), behind=p.group in grant.healing),
             "phases": phases,
         }
@@ -195,6 +202,19 @@ class Transaction:
             phases=p.phases.take(next_phase=Phase.OTHER, discarded=True),
         )
 
+    def _doubt(self, found: Diverged | None) -> None:
+        """Groups of one lineage differ: tell it, and use my state no more if it may be the wrong one."""
+        if found is None:
+            return
+        p, state = self._parts, self._state
+        p.sink(
+            "divergence", step=state.clocks.step, groups=list(found.groups), tensors=list(found.tensors), why=found.text
+        )
+        if found.doubt is Doubt.FIRST:
+            raise ExitRequest(Exit.CHECKPOINT, found.text)
+        if found.doubt is not Doubt.NONE:
+            state.distrust(disputed=found.doubt is Doubt.DISPUTED)
+
     def _standing(self) -> Standing:
         p, state = self._parts, self._state
         fresh, self._fresh = self._fresh, False
@@ -206,6 +226,7 @@ class Transaction:
             drain=p.signals.draining,
             finished=ended and not state.void,
             fresh=fresh,
+            disputed=state.disputed,
         )
 
     def _digest_due(self) -> bool:
@@ -215,6 +236,13 @@ class Transaction:
 
     def _close(self, seating: Seating) -> None:
         """The end of the run, or a drain. Raises ExitRequest, unless the closing quorum fell apart."""
+        try:
+            self._end(seating)
+        except ExitRequest:
+            self._parts.failpoints("shutdown")
+            raise
+
+    def _end(self, seating: Seating) -> None:
         p, state, grant = self._parts, self._state, seating.grant
         p.phases.enter(Phase.DRAINING)
         if grant.kind is Kind.RELEASE:
@@ -223,6 +251,13 @@ class Transaction:
         p.failpoints("closing")
         try:
             p.seat.together(p.signals.lost(grant))
+            if grant.restore is None and len(grant.up_to_date) > 1:
+                self._compare_last(seating)
+        except AttemptOver as over:
+            self._discard(over, grant=grant)
+            self._doubt(heaviest(over))
+            return
+        try:
             if grant.up_to_date[0] == p.group:
                 state.restore_if_asked(grant)
                 state.save_last()
@@ -235,6 +270,20 @@ class Transaction:
             self._discard(over, grant=grant)
             return
         raise ExitRequest(Exit.DONE, f"the run is complete at step {grant.current.step}")
+
+    def _compare_last(self, seating: Seating) -> None:
+        """Nothing is computed any more that would show whether the groups agree on the last state. Raises
+        AttemptOver."""
+        p = self._parts
+        over: AttemptOver | None = None
+        channel: Channel | None = None
+        try:
+            channel = p.seat.connect(seating)
+        except AttemptOver as reason:
+            over = reason
+        p.seat.together(over)
+        assert channel is not None
+        self._state.agreed(p.sentinel.closing(seating, channel))
 
 
 def advance(clocks: Clocks, *, work: Plan, summary: Summary, outcome: Outcome, quorum_id: int) -> Clocks:

@@ -129,7 +129,7 @@ class VouchReply(_message.Message):
     def __init__(self, refused: _Optional[_Union[Refusal, _Mapping]] = ..., buried: _Optional[_Union[Refusal, _Mapping]] = ..., ended: _Optional[_Union[Lineage, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class AskRequest(_message.Message):
-    __slots__ = ("group", "incarnation", "lineage", "void", "drain", "finished", "fresh", "disk", "transfer", "needs_state")
+    __slots__ = ("group", "incarnation", "lineage", "void", "drain", "finished", "fresh", "disk", "transfer", "disputed", "needs_state")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class AskRequest(_message.Message):
     FRESH_FIELD_NUMBER: _ClassVar[int]
     DISK_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    DISPUTED_FIELD_NUMBER: _ClassVar[int]
     NEEDS_STATE_FIELD_NUMBER: _ClassVar[int]
     group: str
     incarnation: int
@@ -149,8 +150,9 @@ class AskRequest(_message.Message):
     fresh: bool
     disk: _containers.RepeatedCompositeFieldContainer[Lineage]
     transfer: _containers.RepeatedScalarFieldContainer[str]
+    disputed: bool
     needs_state: bool
-    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., void: _Optional[bool] = ..., drain: _Optional[bool] = ..., finished: _Optional[bool] = ..., fresh: _Optional[bool] = ..., disk: _Optional[_Iterable[_Union[Lineage, _Mapping]]] = ..., transfer: _Optional[_Iterable[str]] = ..., needs_state: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., void: _Optional[bool] = ..., drain: _Optional[bool] = ..., finished: _Optional[bool] = ..., fresh: _Optional[bool] = ..., disk: _Optional[_Iterable[_Union[Lineage, _Mapping]]] = ..., transfer: _Optional[_Iterable[str]] = ..., disputed: _Optional[bool] = ..., needs_state: _Optional[bool] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("group", "incarnation", "transfer")

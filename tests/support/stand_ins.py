@@ -43,6 +43,11 @@ class Text:
         return SimpleNamespace(tokens=rows[:, :-1].clone(), labels=labels)
 
 
+def the_same(slots: torch.Tensor) -> None:
+    """Every group holds what this one holds."""
+    slots[1:] = slots[0]
+
+
 class Seat:
     """A seat that grants what it is told to, and loses the attempt where it is told to."""
 
@@ -52,6 +57,8 @@ class Seat:
         """connect, sums, summary or vote: where the next attempt is lost."""
         self.alter: Callable[[torch.Tensor], None] | None = None
         """What the other groups add to the next summary."""
+        self.others_hold: Callable[[torch.Tensor], None] | None = the_same
+        """Fills the sentinel's slots of the other groups, by participant rank; this one's is the first."""
         self.add_from: Posted | None = None
         """What another group has posted in the same attempt, all of it."""
         self.standings: list[Standing] = []
@@ -78,11 +85,14 @@ class Seat:
 
     def finish(self, seating: Seating, channel: Posted) -> None:
         last = channel.buffers[-1] if channel.buffers else torch.empty(0)
+        summary = last.numel() == 5 + seating.size and last.dtype == torch.int64
+        if self.others_hold is not None and (summary or last.ndim == 2):
+            self.others_hold(last[5:] if summary else last)
         if self.add_from is not None:
             for mine, other in zip(channel.buffers[self._added :], self.add_from.buffers[self._added :], strict=False):
                 mine += other
             self._added = len(channel.buffers)
-        if last.numel() == 5 and last.dtype == torch.int64:
+        if summary:
             self._lose("summary")
             if self.alter is not None:
                 self.alter(last)
@@ -114,9 +124,13 @@ class Disk:
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
+        self.checksums: list[int | None] = []
+        """One for each confirm."""
         self.found: tuple[Any, ...] = ()
         self.held: dict[Path, tuple[Mapping[str, torch.Tensor], Clocks]] = {}
         self.during: Callable[[], None] = lambda: None
+        self.saves: Callable[[int], bool] = lambda step: True
+        """Whether any participant may save a step."""
 
     def offered(self) -> tuple[Any, ...]:
         self.told.append(("offered",))
@@ -142,14 +156,16 @@ class Disk:
         size: int,
         holds: bool = True,
         holders: int = 1,
-    ) -> None:
+    ) -> bool:
         self.told.append(("save", clocks.lineage, rank, size))
+        return self.saves(clocks.step)
 
     def save_last(self, tensors: Mapping[str, torch.Tensor], clocks: Clocks) -> None:
         self.told.append(("save_last", clocks.lineage))
 
-    def confirm(self, lineage: Lineage) -> None:
+    def confirm(self, lineage: Lineage, *, checksum: int | None = None) -> None:
         self.told.append(("confirm", lineage))
+        self.checksums.append(checksum)
 
     def orphan(self, lineage: Lineage) -> None:
         self.told.append(("orphan", lineage))

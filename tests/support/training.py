@@ -29,6 +29,7 @@ from trainer.optimizer import build_optimizer
 from trainer.parts import Parts
 from trainer.phases import Phases
 from trainer.schedule import Schedule
+from trainer.sentinel import Sentinel
 from trainer.state import StateKeeper
 from trainer.transaction import Transaction
 
@@ -135,6 +136,7 @@ def rig(*failpoints: str, world: int = 1, rank: int = 0, group: str = "g0", good
         "loader": text,
         "reducer": reducer,
         "compute": compute,
+        "sentinel": Sentinel(state.tensors, group=group, seat=seat, digest=state.digest),
         "seat": seat,
         "signals": signals,
         "phases": phases,

@@ -46,7 +46,7 @@ def saved(
     """A checkpoint of the model and its optimizer, as a run publishes it: in ``folder``, or in ``place``."""
     optimizer = torch.optim.AdamW(model.parameters())
     ensure_optimizer_state(optimizer)
-    unfinished, _ = write_checkpoint(
+    unfinished, _, _ = write_checkpoint(
         folder,
         fellows=Fellows(None),
         tensors={name: tensor.detach() for name, tensor in closed_list([model], [optimizer]).items()},

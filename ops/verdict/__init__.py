@@ -1,0 +1,1 @@
+"""Did a run keep its promises? Judged from its event logs alone."""

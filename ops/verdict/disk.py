@@ -1,0 +1,56 @@
+"""Only confirmed states are published, and a resume is never older than the checkpoint before the last one saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from configs.words import SCRATCH, Lineage
+from ops.history import confirmed_chain, lineage_of
+from ops.verdict.story import Invariant, Line, Story, Violation
+
+
+def published(story: Story) -> Iterator[Violation]:
+    """Every ``saved`` names a lineage that the lighthouse had confirmed by then."""
+    told = {line.lineage: line.t for line in reversed(story.of("lighthouse", "confirmed"))}
+    for line in _saved(story):
+        lineage = line.lineage
+        if lineage is not None and lineage != SCRATCH and told.get(lineage, float("inf")) > line.t:
+            when = "only confirmed later" if lineage in told else "never confirmed"
+            yield Violation(Invariant.PUBLISHED, f"{lineage} is published, but was {when}", line)
+
+
+def resume(story: Story, *, shared_disk: bool = True) -> Iterator[Violation]:
+    """What is restored is confirmed history, and with a disk that all groups share nothing older than the checkpoint
+    before the last one saved."""
+    for line in story.of_groups("restore"):
+        lineage = line.lineage
+        if lineage is None:
+            continue
+        chain = confirmed_chain(x.event for x in story.of("lighthouse", "confirmed", "rollback") if x.t <= line.t)
+        if lineage != SCRATCH and lineage not in chain.lineages:
+            yield Violation(Invariant.RESUME, f"{lineage} is restored, but is not of the confirmed history", line)
+        there = _on_disk(story, line)
+        if shared_disk and len(there) > 1 and lineage.step < there[-2].step:
+            why = f"{lineage} is restored, though {there[-2]} and {there[-1]} had been saved"
+            yield Violation(Invariant.RESUME, why, line)
+
+
+def _saved(story: Story) -> list[Line]:
+    return [line for line in story.of_groups("checkpoint") if line.event.get("status") == "saved"]
+
+
+def _on_disk(story: Story, restore: Line) -> list[Lineage]:
+    """What had been saved before a restore and was not behind the fence of an earlier rollback."""
+    saved = {line.lineage for line in _saved(story) if line.t < restore.t and line.lineage is not None}
+    for fence in story.of("lighthouse", "rollback"):
+        to, quorum_id = lineage_of(fence.event, "to"), int(fence.event.get("quorum_id") or 0)
+        if to is None or fence.t > restore.t or quorum_id == _quorum_id(story, restore):
+            continue
+        saved = {lineage for lineage in saved if not (lineage.step > to.step and lineage.quorum_id < quorum_id)}
+    return sorted(saved)
+
+
+def _quorum_id(story: Story, restore: Line) -> int:
+    """Of the quorum that asked for this restore."""
+    before = [q for q in story.of(restore.writer, "quorum") if q.number < restore.number]
+    return int(before[-1].event.get("quorum_id") or 0) if before else 0

@@ -1,0 +1,48 @@
+"""Is every death of a group one that was meant?
+
+Done and drained explain themselves. A death is explained by a fault injected into its group since the death before;
+code 7 and the end of a group that the lighthouse has buried also by a fault elsewhere, for a group may be pulled along;
+after somebody asked the launcher to stop, by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from configs.words import Exit
+from ops.history import time_of
+from ops.verdict.seats import departures
+from ops.verdict.story import Invariant, Line, Story, Violation
+
+ORDERLY = frozenset({int(Exit.DONE), int(Exit.DRAINED)})
+BURIED_ALIVE = ("hung", "expired")
+"""Departures after which the launcher ends what is left."""
+
+
+def exits_explained(story: Story) -> Iterator[Violation]:
+    """Every end that a launcher saw has a cause that was injected or asked for."""
+    since: dict[str, float] = {}
+    for line in (line for line in story.of("launcher", "exit") if line.event.get("group")):
+        code = int(line.event.get("code") or 0)
+        if code not in ORDERLY and not _explained(story, line, code, since.get(line.group, 0.0)):
+            name = f"{line.group}.{line.incarnation}" if line.incarnation else line.group
+            yield Violation(Invariant.EXITS, f"{name} ended with {code}, and no fault explains it", line)
+        since[line.group] = line.t
+
+
+def _explained(story: Story, exit_: Line, code: int, since: float) -> bool:
+    faults = [e for e in faults_of(story) if since < e.t <= exit_.t]
+    if any(fault.group == exit_.group for fault in faults):
+        return True
+    if any(notice.t <= exit_.t for notice in story.of("launcher", "notice")):
+        return True
+    departure = departures(story).get((exit_.group, exit_.incarnation))
+    pulled = code == Exit.INCARNATION_OVER or (
+        departure is not None and departure.event.get("cause") in BURIED_ALIVE and time_of(departure.event) <= exit_.t
+    )
+    return pulled and bool(faults)
+
+
+def faults_of(story: Story) -> list[Line]:
+    """Every injected fault, whoever carried it out, in time order."""
+    return sorted([*story.of("launcher", "fault"), *story.of_groups("fault")], key=lambda line: line.t)

@@ -1,0 +1,154 @@
+"""What is a run to its judge? Its event logs, each event with the file and the line where it stands.
+
+A violation names one line, so that whoever doubts a verdict can look. Every invariant is a pure function from a story
+to violations; ``ops.verdict.judge`` puts them together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs.run_folder import Event, RunFolder, numbered_events
+from configs.words import Exit, ExitRequest, Lineage
+from ops.history import NOT_GROUPS, Chain, Finding, Logs, by_number, confirmed_chain, lineage_of, time_of
+
+SHOWN = 400
+"""Characters of an event that are quoted."""
+
+
+class Invariant(enum.StrEnum):
+    """What is tested for ever."""
+
+    EXACTLY_ONCE = "exactly_once"
+    ONE_HISTORY = "one_history"
+    ONE_DIGEST = "one_digest"
+    CLOCKS = "clocks"
+    QUORUM_IDS = "quorum_ids"
+    BURIED = "buried"
+    PUBLISHED = "published"
+    RESUME = "resume"
+    SEATED_OR_BURIED = "seated_or_buried"
+    EXITS = "exits"
+    LIMITS = "limits"
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One event, and where it stands."""
+
+    writer: str
+    number: int
+    event: Event
+
+    @property
+    def where(self) -> str:
+        return f"events/{self.writer}.jsonl:{self.number}"
+
+    @property
+    def t(self) -> float:
+        return time_of(self.event)
+
+    @property
+    def group(self) -> str:
+        """The group spoken of."""
+        return str(self.event.get("group"))
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation spoken of; 0 where none is."""
+        return int(self.event.get("incarnation") or 0)
+
+    @property
+    def lineage(self) -> Lineage | None:
+        return lineage_of(self.event)
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """A promise that was not kept. ``line`` is None where what is wrong is that there is no line."""
+
+    invariant: Invariant
+    why: str
+    line: Line | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        where = "events" if self.line is None else self.line.where
+        event = None if self.line is None else self.line.event
+        return {"invariant": self.invariant.value, "where": where, "why": self.why, "event": event}
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return f"{self.invariant}: {self.why}"
+        quoted = json.dumps(self.line.event, default=str)
+        quoted = quoted if len(quoted) <= SHOWN else f"{quoted[:SHOWN]}..."
+        return f"{self.invariant}: {self.line.where}: {self.why}\n    {quoted}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    """The logs of one run."""
+
+    by_writer: Mapping[str, tuple[Line, ...]]
+
+    @functools.cached_property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(sorted((w for w in self.by_writer if w not in NOT_GROUPS), key=by_number))
+
+    @functools.cached_property
+    def logs(self) -> Logs:
+        """The same for readers that need no lines; the events are the same objects."""
+        return Logs({writer: [line.event for line in lines] for writer, lines in self.by_writer.items()})
+
+    @functools.cached_property
+    def chain(self) -> Chain:
+        """The confirmed history."""
+        return confirmed_chain(self.logs.of("lighthouse"))
+
+    @functools.cached_property
+    def commits(self) -> Mapping[Lineage, tuple[Line, ...]]:
+        """The commit records of every lineage, in time order."""
+        found: dict[Lineage, list[Line]] = {}
+        for line in self.of_groups("commit"):
+            if line.lineage is not None:
+                found.setdefault(line.lineage, []).append(line)
+        return {lineage: tuple(lines) for lineage, lines in found.items()}
+
+    @functools.cached_property
+    def _by_identity(self) -> Mapping[int, Line]:
+        return {id(line.event): line for lines in self.by_writer.values() for line in lines}
+
+    def of(self, writer: str, *names: str) -> list[Line]:
+        """The lines of one writer, of the given names (all of them when none is given), as they stand."""
+        return [line for line in self.by_writer.get(writer, ()) if not names or line.event.get("event") in names]
+
+    def of_groups(self, *names: str) -> list[Line]:
+        """The lines of all groups, in time order."""
+        return sorted((line for group in self.groups for line in self.of(group, *names)), key=lambda line: line.t)
+
+    def line_of(self, event: Event | None) -> Line | None:
+        """Where an event of ``logs`` stands."""
+        return None if event is None else self._by_identity.get(id(event))
+
+    def violation(self, invariant: Invariant, finding: Finding) -> Violation:
+        """What another reader of the logs has found."""
+        return Violation(invariant, finding.why, self.line_of(finding.event))
+
+
+def story_of(logs: Mapping[str, Iterable[Event]]) -> Story:
+    """A story from events in memory; the first stands in line 1."""
+    return Story({w: tuple(Line(w, n, event) for n, event in enumerate(found, 1)) for w, found in logs.items()})
+
+
+def read_story(run: Path) -> Story:
+    """All event logs of a run folder. Raises ExitRequest(2) when there are none."""
+    folder = RunFolder(run)
+    paths = sorted(folder.events.glob("*.jsonl")) if folder.events.is_dir() else []
+    if not paths:
+        raise ExitRequest(Exit.BAD_CONFIG, f"{run}: no event logs in {folder.events} (is this a run folder?)")
+    return Story({p.stem: tuple(Line(p.stem, n, event) for n, event in numbered_events(p)) for p in paths})
