@@ -135,7 +135,7 @@ def test_a_fault_from_inside_announces_and_kills_all(tmp_path, warm):
     run = Run(tmp_path, warm, Script(root=tmp_path))
     first = run.life(0)
     announced: list[bool] = []
-    assert run.supervisor.kill(announce=lambda: announced.append(all(map(alive, first["pids"]))))
+    assert run.supervisor.strike(signal.SIGKILL, announce=lambda: announced.append(all(map(alive, first["pids"]))))
     run.life(1)
     assert announced == [True]
     run.supervisor.stop()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,11 @@ from typing import Any
 
 from configs.run_folder import RunFolder
 from ops.launch.ranks import RankFunction, RankSpec, enter
-from ops.launch.warm import Child, Warm
+from ops.launch.warm import Child, Warm, wait_for
 from ops.tail import Tail
+
+REAP_S = 30.0
+"""How long a killed process may take to be gone (its memory is freed meanwhile) before we go on without it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,10 +71,11 @@ class Life:
     ranks: Mapping[int, Child]
     log: LifeLog
 
-    def signal_all(self, number: int) -> None:
-        """Send a signal to every rank that still runs."""
-        for child in self.ranks.values():
-            child.signal(number)
+    def signal_all(self, number: int, *, rank: int | None = None) -> None:
+        """Send a signal to every rank that still runs, or to one."""
+        for each, child in self.ranks.items():
+            if rank in (None, each):
+                child.signal(number)
 
     def ask_to_drain(self) -> None:
         """Rank 0 tells its fellows; a node without it has nobody to ask."""
@@ -105,6 +110,23 @@ def start_life(*, layout: Layout, folder: RunFolder, warm: Warm, function: RankF
         if listener is not None:
             listener.close()  # rank 0 has its own
     return Life(name=name, ranks=children, log=log)
+
+
+def take_codes(running: dict[int, Child], ended: list[Any]) -> dict[int, int]:
+    """Move the ranks that have ended out of ``running``. Returns their codes."""
+    codes: dict[int, int] = {}
+    for rank, child in list(running.items()):
+        if child in ended and (code := child.code()) is not None:
+            codes[rank] = code
+            del running[rank]
+    return codes
+
+
+def reap(running: dict[int, Child]) -> None:
+    """Wait until the killed are gone."""
+    deadline = time.monotonic() + REAP_S
+    while running and (left := deadline - time.monotonic()) > 0:
+        take_codes(running, wait_for(list(running.values()), left))
 
 
 def early_log(folder: RunFolder, *, group: str, rank: int) -> Path:
