@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import socket
 import threading
@@ -9,9 +10,12 @@ import time
 
 import pytest
 
+from configs.words import ExitRequest
 from ops.chaos.driver import ChaosDriver, Strike, Target
 from ops.chaos.hands import Hands
+from ops.chaos.network import Hosts, Proxies
 from ops.chaos.proxy import FaultProxy
+from ops.launch import netns
 from tests.support.logs import commit
 from tests.support.states import Recorder
 
@@ -36,7 +40,7 @@ class Victim:
 
 
 class Scene:
-    def __init__(self) -> None:
+    def __init__(self, network: Proxies | None = None) -> None:
         self.now = 0.0
         self.events = Recorder()
         self.lighthouse: list[int] = []
@@ -45,6 +49,7 @@ class Scene:
             victims=self.victims,
             lighthouse=lambda number: self.lighthouse.append(number) or True,
             sink=self.events,
+            network=network,
             clock=lambda: self.now,
         )
 
@@ -271,9 +276,11 @@ def test_a_delay_and_a_rate_take_their_time(proxy):
 
 
 def test_a_fault_of_the_network_strikes_one_group_or_all(proxy):
-    scene = Scene()
-    scene.hands.proxies = {"g0": proxy}
-    line = dial(proxy)
+    network = Proxies()
+    url = network.path("g0", f"http://{proxy.address}")
+    scene = Scene(network)
+    line = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10)
+    line.sendall(b"hello")
     assert answer(line) == b"hello"
     scene.strike(target=Target.NETWORK, group="g1", action="cut", seconds=1.0)
     line.sendall(b"again")
@@ -288,3 +295,47 @@ def test_a_fault_of_the_network_strikes_one_group_or_all(proxy):
     line.settimeout(10)
     assert answer(line) == b"third"
     line.close()
+    network.close()
+
+
+@pytest.fixture
+def hosts():
+    try:
+        made = Hosts(["g0", "g1"])
+    except ExitRequest as refusal:
+        pytest.skip(refusal.reason)
+    yield made
+    made.close()
+
+
+def test_hosts_are_cut_from_each_other_dropped_and_throttled(hosts):
+    """Nothing is said to anybody: connections of a bad network hang, and the lighthouse's side still reaches them."""
+    server = netns.inside(hosts.space("g1"), lambda: socket.create_server(("0.0.0.0", 0)))
+    address = (hosts.address.removesuffix(".1") + ".3", server.getsockname()[1])
+
+    def reaches(from_: str | None = "g0", limit_s: float = 5.0) -> bool:
+        dial = functools.partial(socket.create_connection, address, timeout=limit_s)
+        try:
+            (netns.inside(hosts.space(from_), dial) if from_ else dial()).close()
+        except TimeoutError:
+            return False
+        return True
+
+    assert reaches()
+    hosts.apply(None, "cut", 0.0)
+    assert (reaches(limit_s=0.3), reaches(None)) == (False, True)
+    hosts.mend(None, "cut")
+    assert reaches()
+    hosts.apply("g1", "drop", 0.0)
+    assert (reaches(limit_s=0.3), reaches(None, limit_s=0.3)) == (False, False)
+    hosts.mend("g1", "drop")
+    assert reaches()
+    hosts.apply("g1", "rate", 50_000.0)
+    line = netns.inside(hosts.space("g0"), lambda: socket.create_connection(address, timeout=10))
+    far = next(far for far, peer in iter(server.accept, None) if peer == line.getsockname())
+    began = time.monotonic()
+    line.sendall(bytes(200_000))
+    assert len(answer(far, 200_000)) == 200_000
+    assert time.monotonic() - began > 1.0, "200 kB, less the 64 kB that pass at once, at 50 kB/s"
+    for each in (line, far, server):
+        each.close()

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from configs.run_folder import EventSink
 from ops.chaos.driver import Strike, Target
-from ops.chaos.proxy import FaultProxy
+from ops.chaos.network import Network
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "drain": signal.SIGTERM}
 
@@ -36,6 +36,7 @@ class Hands:
         victims: Mapping[str, Victim],
         lighthouse: Callable[[int], bool],
         sink: EventSink,
+        network: Network | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``lighthouse`` sends its process a signal and says whether there was one."""
@@ -43,9 +44,8 @@ class Hands:
         self._lighthouse = lighthouse
         self._sink = sink
         self._clock = clock
+        self._network = network
         self._later: list[tuple[float, Callable[[], object]]] = []
-        self.proxies: dict[str, FaultProxy] = {}
-        """Between each group and the lighthouse, where the scenario has faults of the network."""
 
     def strike(self, strike: Strike, step: int) -> bool:
         """Make a fault. False when there is nobody to be struck at this moment."""
@@ -72,8 +72,6 @@ class Hands:
         for _, call in self._later:
             call()
         self._later = []
-        for proxy in self.proxies.values():
-            proxy.close()
 
     def _announce(self, strike: Strike, step: int, where: str) -> None:
         self._sink(
@@ -125,9 +123,9 @@ class Hands:
         return made
 
     def _strike_network(self, strike: Strike, step: int) -> bool:
-        proxies = [p for group, p in self.proxies.items() if strike.group in (None, group)]
+        if self._network is None:
+            return False
         self._announce(strike, step, "network")
-        for proxy in proxies:
-            proxy.apply(strike.action, strike.amount or 0.0)
-            self._in(strike.seconds, functools.partial(proxy.mend, strike.action))
+        self._network.apply(strike.group, strike.action, strike.amount or 0.0)
+        self._in(strike.seconds, functools.partial(self._network.mend, strike.group, strike.action))
         return True

@@ -18,8 +18,11 @@ from configs.schema import Config
 from configs.shapes import global_batch
 from configs.words import ExitRequest
 from ops.chaos.demo import undisturbed
+from ops.chaos.driver import Target
+from ops.chaos.network import NIC, Hosts, Network, Proxies
 from ops.chaos.schedule import Planned
 from ops.console import Console
+from ops.launch.coordinator import Bindings
 from ops.launch.folder import FolderLock, settle_config
 from ops.launch.requests import Requests
 from ops.launch.run import LocalRun, Orders, layouts_of
@@ -123,26 +126,21 @@ class Stage:
 
     def _run(self, plan: Planned) -> Played:
         folder = self._root / plan.name
-        config = plan.config.model_copy(update={"job": plan.config.job.model_copy(update={"dump_folder": str(folder)})})
-        names = [f"g{number}" for number in range(config.launch.groups)]
-        orders = Orders(
-            config=config,
-            layouts=layouts_of(config, names),
-            strikes=plan.strikes,
-            away=plan.away,
-            settle=plan.settle,
-        )
         began, watch = time.monotonic(), _Watch(self._requests, self._limit_s)
         self._console.say(f"{plan.name}: {'; '.join(plan.faults) or 'nothing goes wrong'}")
         lock = FolderLock(RunFolder(folder).lock)
+        network = network_of(plan)
         try:
-            settle_config(RunFolder(folder), config)
+            orders = orders_of(plan, folder, network)
+            settle_config(RunFolder(folder), orders.config)
             code, reason = LocalRun(orders, warm=self._warm, console=self._console, requests=watch).run()
         except ExitRequest as error:
             code, reason = error.code, error.reason
         finally:
             watch.close()
             lock.release()
+            if network is not None:
+                network.close()
         return Played(
             plan=plan,
             folder=folder,
@@ -151,6 +149,40 @@ class Stage:
             wall_s=time.monotonic() - began,
             in_time=not watch.late,
         )
+
+
+def network_of(plan: Planned) -> Network | None:
+    """The network that a run needs, if it is one that can be made bad. Raises ExitRequest(2) without root for hosts."""
+    faults = {strike.action for strike in plan.strikes if strike.target is Target.NETWORK}
+    if plan.hosts:
+        return Hosts(_groups(plan.config), faults=faults)
+    return Proxies() if faults else None
+
+
+def orders_of(plan: Planned, folder: Path, network: Network | None) -> Orders:
+    """What the launch is told."""
+    config = plan.config.model_copy(update={"job": plan.config.job.model_copy(update={"dump_folder": str(folder)})})
+    bindings = Bindings()
+    if isinstance(network, Hosts):
+        tolerance = config.fault_tolerance.model_copy(update={"interface": NIC})
+        config = config.model_copy(update={"fault_tolerance": tolerance})
+        bindings = Bindings(gateway=f"{network.address}:0", page=f"{network.address}:0")
+    layouts = layouts_of(config, _groups(config))
+    if isinstance(network, Hosts):
+        layouts = tuple(dataclasses.replace(layout, netns=network.space(layout.group)) for layout in layouts)
+    return Orders(
+        config=config,
+        layouts=layouts,
+        bindings=bindings,
+        strikes=plan.strikes,
+        away=plan.away,
+        network=network,
+        settle=plan.settle,
+    )
+
+
+def _groups(config: Config) -> list[str]:
+    return [f"g{number}" for number in range(config.launch.groups)]
 
 
 class _Watch(Requests):

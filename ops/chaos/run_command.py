@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.secret import SECRET, read_secret
 from configs.words import Exit
 from ops.chaos.play import Outcome, Played, Stage
 from ops.chaos.scenario import find, load
@@ -42,6 +45,8 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     if root.exists() and any(root.iterdir()):
         raise UsageError(f"--folder {root}: expected an empty folder, a chaos run begins from nothing")
     requests, warm = Requests(), Warm(threads=plans[0].config.launch.threads_per_rank)
+    if any(plan.hosts for plan in plans) and read_secret() is None:
+        os.environ[SECRET] = secrets.token_hex(16)  # off loopback one is required; the warm server passes it on
     warm.start_server()
     began = time.monotonic()
     with requests.heard():

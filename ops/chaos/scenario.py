@@ -107,6 +107,8 @@ class Bounds(Section):
     restarts: Natural | None = None
     stall_s: SomeSeconds | None = None
     recovery_s: SomeSeconds | None = None
+    all_fire: bool = True
+    """Every failpoint strikes. One with a step does not where its group is away at that step."""
     shared_disk: bool = True
     digests: bool = True
 
@@ -141,6 +143,9 @@ class Scenario(Section):
     settle: Natural | None = None
     """The run drains once all faults are made and all groups have committed so many steps together since; without it,
     it runs to its last step."""
+    hosts: bool = False
+    """Every group on a host of its own (a network namespace; needs root), so that the network between groups can be
+    made bad. Without it only the paths to the lighthouse can."""
     limit_s: SomeSeconds = 180.0
     """A run that is not over by then is ended, and has failed."""
     compare: bool = False

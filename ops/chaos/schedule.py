@@ -49,6 +49,8 @@ class Planned:
     settle: int | None
     away: frozenset[str] = frozenset()
     """Groups that are not there at the start."""
+    hosts: bool = False
+    """Every group has a host of its own."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ def _plan(
         limits=_limits(case.limits or scenario.limits, config, points, strikes, settle),
         settle=settle,
         away=frozenset(away),
+        hosts=scenario.hosts,
     )
 
 
@@ -235,7 +238,7 @@ def _limits(bounds: Bounds, config: Config, points: list[str], strikes: list[Str
         exit=0 if settle is None else 75,
         digests=bounds.digests and config.debug.digest_interval == 1,
         shared_disk=bounds.shared_disk,
-        failpoints=tuple(points),
+        failpoints=tuple(points) if bounds.all_fire else (),
         strikes=0 if timed else made,  # a run may be over before the last moment of a series
         discards=bounds.discards,
         rollbacks=bounds.rollbacks,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.run_folder import RunFolder
+from ops.launch import netns
 from ops.launch.ranks import RankFunction, RankSpec, enter
 from ops.launch.warm import Child, Warm, wait_for
 from ops.tail import Tail
@@ -37,6 +38,8 @@ class Layout:
     devices: tuple[int, ...]
     lighthouse: str | None
     meet: tuple[str, int] | None = None
+    netns: str | None = None
+    """The network namespace of its ranks; None: the launcher's own."""
 
 
 @dataclasses.dataclass
@@ -104,6 +107,7 @@ def start_life(*, layout: Layout, folder: RunFolder, warm: Warm, function: RankF
                 early_log=early_log(folder, group=layout.group, rank=rank),
                 lighthouse=layout.lighthouse,
                 listener=listener if rank == 0 else None,
+                netns=layout.netns,
             )
             children[rank] = warm.start(enter, function, config, spec)
     finally:
@@ -149,4 +153,7 @@ def _listen(layout: Layout) -> socket.socket | None:
     """The bound socket of the group's store, on the node that has rank 0."""
     if layout.first_rank != 0:
         return None
-    return socket.create_server(layout.meet or ("127.0.0.1", 0))
+    address = layout.meet or ("127.0.0.1", 0)
+    if layout.netns is not None:
+        return netns.inside(layout.netns, lambda: socket.create_server(address))
+    return socket.create_server(address)

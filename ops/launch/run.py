@@ -19,9 +19,9 @@ from configs.schema import Config
 from configs.shapes import ranks_per_group
 from configs.tls import Tls, tls_of
 from configs.words import DepartureCause, Exit, ExitRequest
-from ops.chaos.driver import ChaosDriver, Strike, Target
+from ops.chaos.driver import ChaosDriver, Strike
 from ops.chaos.hands import Hands
-from ops.chaos.proxy import FaultProxy
+from ops.chaos.network import Network
 from ops.console import Console
 from ops.history import by_number
 from ops.launch.coordinator import Bindings, Coordinator
@@ -55,6 +55,8 @@ class Orders:
     strikes: Sequence[Strike] = ()
     away: frozenset[str] = frozenset()
     """Groups whose nodes are not there until a strike lets them join."""
+    network: Network | None = None
+    """Between the groups and their lighthouse, where a scenario makes it bad."""
     settle: int | None = None
     """The run drains once every fault has been made and all groups have committed so many steps together since."""
     function: RankFunction = run_trainer
@@ -96,7 +98,12 @@ class LocalRun:
         self._supervisors: dict[str, GroupSupervisor] = {}
         self._ends: list[GroupEnd] = []
         self._coordinator: Coordinator | None = None
-        self._hands = Hands(victims=self._supervisors, lighthouse=self._signal_lighthouse, sink=self._sink)
+        self._hands = Hands(
+            victims=self._supervisors,
+            lighthouse=self._signal_lighthouse,
+            sink=self._sink,
+            network=orders.network,
+        )
         self._chaos = ChaosDriver(orders.strikes, strike=self._hands.strike)
         self._ordered: set[str] = set()
         self._tls: Tls | None = None
@@ -171,22 +178,14 @@ class LocalRun:
         )
         threads = []
         for layout in self._orders.layouts:
-            own = dataclasses.replace(layout, lighthouse=self._path(layout.group, url))
-            supervisor = GroupSupervisor(own, around)
+            path = url if self._orders.network is None else self._orders.network.path(layout.group, url)
+            supervisor = GroupSupervisor(dataclasses.replace(layout, lighthouse=path), around)
             supervisor.hold(layout.group in self._orders.away)
             self._supervisors[layout.group] = supervisor
             threads.append(threading.Thread(target=self._supervise, args=(supervisor,), name=layout.group, daemon=True))
         for thread in threads:
             thread.start()
         return threads
-
-    def _path(self, group: str, url: str) -> str:
-        """The lighthouse as a group sees it: through a network that can be made bad, if a fault of it is to come."""
-        if all(strike.target is not Target.NETWORK for strike in self._orders.strikes):
-            return url
-        scheme, _, address = url.rpartition("://")
-        self._hands.proxies[group] = FaultProxy(address)
-        return f"{scheme}://{self._hands.proxies[group].address}"
 
     def _supervise(self, supervisor: GroupSupervisor) -> None:
         """Body of a group's thread."""
