@@ -30,10 +30,10 @@ class Invariant(enum.StrEnum):
     ONE_DIGEST = "one_digest"
     CLOCKS = "clocks"
     QUORUM_IDS = "quorum_ids"
+    SEATED_OR_BURIED = "seated_or_buried"
     BURIED = "buried"
     PUBLISHED = "published"
     RESUME = "resume"
-    SEATED_OR_BURIED = "seated_or_buried"
     EXITS = "exits"
     LIMITS = "limits"
 
