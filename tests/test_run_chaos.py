@@ -49,7 +49,6 @@ def play(rig, tmp_path):
 @pytest.mark.parametrize(
     ("name", "runs"),
     [
-        ("matrix", ("reduce-kill",)),
         ("pairs", ("lighthouse-with-a-group",)),
         pytest.param("pairs", (), marks=LATER),
         pytest.param("lighthouse", (), marks=LATER),
@@ -61,6 +60,11 @@ def play(rig, tmp_path):
 )
 def test_a_shipped_scenario_passes(play, name, runs):
     play(load(name), source=name, names=runs)
+
+
+def test_a_failpoint_of_the_matrix_passes(play):
+    """Without the undisturbed run beside it, for the time that takes."""
+    play(load("matrix").model_copy(update={"compare": False}), source="matrix", names=("reduce-kill",))
 
 
 @LATER

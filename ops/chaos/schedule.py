@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -68,10 +69,16 @@ def schedule(
     plans = []
     for case in _cases(scenario):
         words = [*_words(scenario.keys), *_words(case.keys), *overrides]
-        config = load(base, words)
+        config = _load(base, tuple(words))
         draw = random.Random(f"{seed}/{case.name}")
         plans.append(_plan(scenario, case, config, draw, folder=folder, base=base, words=words))
     return plans
+
+
+@functools.lru_cache(maxsize=8)
+def _load(base: str, words: tuple[str, ...]) -> Config:
+    """The runs of a matrix differ in their failpoints only."""
+    return load(base, words)
 
 
 def _cases(scenario: Scenario) -> Iterator[Case]:
