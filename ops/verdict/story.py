@@ -62,7 +62,8 @@ class Line:
     @property
     def incarnation(self) -> int:
         """The incarnation spoken of; 0 where none is."""
-        return int(self.event.get("incarnation") or 0)
+        number = self.event.get("incarnation")
+        return number if isinstance(number, int) else 0
 
     @property
     def lineage(self) -> Lineage | None:
