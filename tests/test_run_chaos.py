@@ -55,6 +55,7 @@ def play(rig, tmp_path):
     return make
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "runs"),
     [
