@@ -6,7 +6,10 @@ import pytest
 
 from configs import failpoints
 from configs.problems import ConfigError
+from configs.words import ExitRequest
 from ops.chaos.driver import Strike, Target
+from ops.chaos.network import NIC, Hosts, Proxies
+from ops.chaos.play import network_of, orders_of
 from ops.chaos.scenario import load, shipped
 from ops.chaos.schedule import schedule
 
@@ -166,3 +169,31 @@ def test_an_unknown_scenario_is_told_the_names():
     with pytest.raises(ConfigError) as caught:
         load("matrx")
     assert "did you mean matrix" in str(caught.value)
+
+
+def test_a_run_gets_the_network_that_its_faults_need(planned, tmp_path):
+    (plain,) = planned("[[faults]]\nstep = 4\n")
+    assert network_of(plain) is None
+    (bad,) = planned('[[faults]]\ntarget = "network"\ndo = "cut"\nseconds = 1.0\nstep = 4\n')
+    network = network_of(bad)
+    assert isinstance(network, Proxies)
+    orders = orders_of(bad, tmp_path / "run", network)
+    assert (orders.network, orders.strikes) == (network, bad.strikes)
+    assert orders.config.job.dump_folder == str(tmp_path / "run")
+    network.close()
+
+
+def test_groups_with_hosts_of_their_own_bind_there(planned, tmp_path):
+    (plan,) = planned('hosts = true\n[[faults]]\ntarget = "network"\ndo = "drop"\nseconds = 1.0\nstep = 4\n')
+    try:
+        hosts = network_of(plan)
+    except ExitRequest as refusal:
+        pytest.skip(refusal.reason)
+    assert isinstance(hosts, Hosts)
+    try:
+        orders = orders_of(plan, tmp_path / "run", hosts)
+    finally:
+        hosts.close()
+    assert [layout.netns for layout in orders.layouts] == [hosts.space("g0"), hosts.space("g1")]
+    assert orders.config.fault_tolerance.interface == NIC
+    assert orders.bindings.gateway == f"{hosts.address}:0"
