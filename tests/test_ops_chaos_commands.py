@@ -92,7 +92,11 @@ def test_an_outcome_says_where_in_which_run(tmp_path):
     found = outcome(tmp_path / "b", logs).as_json()
     assert found["verdict"] == "fail"
     assert "not the state of the undisturbed run" in found["violations"][0]["why"]
-    assert found["violations"][0]["where"].startswith("run/events/g")
+    assert found["violations"][0]["where"].startswith("events/g")
+    (plan, *_) = schedule(load("pairs"), source="pairs")
+    played = Played(plan=plan, folder=tmp_path / "b", code=0, reason="done", wall_s=3.0, in_time=True)
+    found = Outcome(played=played, verdict=played.judge({}), steps=6, compared=1).as_json()
+    assert found["violations"][-1]["where"] == "healer-dies/events"
 
 
 def test_a_run_that_was_not_over_in_time_has_failed(tmp_path):

@@ -20,7 +20,7 @@ from configs.words import ExitRequest
 from ops.chaos.demo import undisturbed
 from ops.chaos.driver import Target
 from ops.chaos.network import NIC, Hosts, Network, Proxies
-from ops.chaos.schedule import Planned
+from ops.chaos.schedule import ONLY, Planned
 from ops.console import Console
 from ops.launch.coordinator import Bindings
 from ops.launch.folder import FolderLock, settle_config
@@ -68,7 +68,7 @@ class Outcome:
         name, plan = self.played.plan.name, self.played.plan
         found = self.verdict.as_json()
         for violation in found["violations"]:
-            violation["where"] = f"{name}/{violation['where']}"
+            violation["where"] = violation["where"] if name == ONLY else f"{name}/{violation['where']}"
         return {
             "name": name,
             **found,
@@ -125,7 +125,7 @@ class Stage:
         return found
 
     def _run(self, plan: Planned) -> Played:
-        folder = self._root / plan.name
+        folder = self._root if plan.name == ONLY else self._root / plan.name
         began, watch = time.monotonic(), _Watch(self._requests, self._limit_s)
         self._console.say(f"{plan.name}: {'; '.join(plan.faults) or 'nothing goes wrong'}")
         lock = FolderLock(RunFolder(folder).lock)

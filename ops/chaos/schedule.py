@@ -24,6 +24,8 @@ from ops.chaos.driver import Strike, Target
 from ops.chaos.scenario import ANY, Bounds, Case, Fault, Scenario, find
 from ops.verdict.limits import Limits
 
+ONLY = "run"
+"""The name of the run of a scenario that has one. It lies in the scenario's folder itself."""
 EARLY, LATER = 6, 12
 """Steps at which a matrix strikes: the second one where a first death must come before."""
 JOINT_REST = 5
@@ -83,7 +85,7 @@ def _load(base: str, words: tuple[str, ...]) -> Config:
 
 def _cases(scenario: Scenario) -> Iterator[Case]:
     if scenario.faults:
-        yield Case(name="run", faults=scenario.faults)
+        yield Case(name=ONLY, faults=scenario.faults)
     yield from scenario.cases
     if scenario.matrix is not None:
         for name in scenario.matrix.names:
