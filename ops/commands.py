@@ -88,11 +88,29 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         path=("chaos", "run"),
-        does="Run with injected faults and judge the outcome",
-        example="phalanx chaos run matrix --json",
+        does="Run with injected faults and judge the outcome; exit 1 where a promise was broken",
+        example="phalanx chaos run pairs --seed 3 --json",
+        module="ops.chaos.run_command",
+        takes_keys=True,
     ),
-    Command(path=("chaos", "list"), does="Name the chaos scenarios", example="phalanx chaos list"),
-    Command(path=("chaos", "show"), does="Show a chaos scenario", example="phalanx chaos show matrix"),
+    Command(
+        path=("chaos", "list"),
+        does="Name the chaos scenarios and what each proves",
+        example="phalanx chaos list",
+        module="ops.chaos.list_command",
+    ),
+    Command(
+        path=("chaos", "show"),
+        does="Show what a chaos scenario does, with whom and when",
+        example="phalanx chaos show matrix",
+        module="ops.chaos.show_command",
+    ),
+    Command(
+        path=("chaos", "judge"),
+        does="Judge a run that is over from its event logs; exit 1 where an invariant does not hold",
+        example="phalanx chaos judge outputs/demo --json",
+        module="ops.chaos.judge_command",
+    ),
     Command(
         path=("estimate",),
         does="Estimate the memory per rank without building the model",

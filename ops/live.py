@@ -100,7 +100,8 @@ def _note(writer: str, event: Event) -> str | None:
         case "rollback":
             return f"rolled back from {event.get('from')} to {event.get('to')}"
         case "fault":
-            return f"fault: {event.get('action')} {group} at {event.get('failpoint')}"
+            whom = f"{event['group']} at {event.get('failpoint')}" if event.get("group") else event.get("failpoint")
+            return f"fault: {event.get('action')} {whom}"
         case "divergence":
             return f"divergence of {event.get('groups')}"
         case "checkpoint" if event.get("status") == "failed":

@@ -21,9 +21,9 @@ class Battle:
         self.can = can
         self.driver = ChaosDriver(PLAN, strike=self._strike)
 
-    def _strike(self, group: str, step: int) -> bool:
+    def _strike(self, strike: Strike, step: int) -> bool:
         if self.can:
-            self.struck.append((group, step))
+            self.struck.append((strike.group, step))
         return self.can
 
     def commit(self, writer: str, step: int, shares: dict, incarnation: int = 1) -> None:

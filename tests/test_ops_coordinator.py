@@ -140,3 +140,15 @@ def test_a_port_that_is_taken_at_the_first_start_is_the_users(lighthouse, tmp_pa
         with pytest.raises(ExitRequest, match=f"cannot listen on {address}") as caught:
             second.start()
         assert caught.value.code == Exit.BAD_CONFIG
+
+
+def test_it_can_be_struck_as_a_fault_and_not_while_it_is_away(lighthouse, told):
+    assert not lighthouse.signal(signal.SIGKILL), "there is none yet"
+    lighthouse.start()
+    assert lighthouse.signal(0)
+    assert lighthouse.signal(signal.SIGKILL)
+    os.waitid(os.P_PID, told[-1][1]["pids"][0], os.WEXITED | os.WNOWAIT)
+    assert "killed by SIGKILL" in news(lighthouse)
+    assert not lighthouse.signal(signal.SIGKILL), "the next one does not listen yet"
+    assert "is back" in news(lighthouse)
+    assert lighthouse.signal(0)

@@ -135,12 +135,38 @@ def test_a_fault_from_inside_announces_and_kills_all(tmp_path, warm):
     run = Run(tmp_path, warm, Script(root=tmp_path))
     first = run.life(0)
     announced: list[bool] = []
-    assert run.supervisor.kill(announce=lambda: announced.append(all(map(alive, first["pids"]))))
+    assert run.supervisor.strike(signal.SIGKILL, announce=lambda: announced.append(all(map(alive, first["pids"]))))
     run.life(1)
     assert announced == [True]
     run.supervisor.stop()
     assert run.end().code == 75
     assert not any(alive(pid) for life in lives(run.folder, "g1") for pid in life["pids"])
+
+
+def test_a_group_whose_node_is_gone_starts_again_when_the_node_is_back(tmp_path, warm):
+    run = Run(tmp_path, warm, Script(root=tmp_path))
+    run.life(0)
+    run.supervisor.hold(True)
+    assert run.supervisor.strike(signal.SIGKILL)
+    until(lambda: run.told("exit"))
+    time.sleep(0.5)  # a life starts in a tenth of it
+    back = time.time()
+    run.supervisor.hold(False)
+    assert run.life(1)["t"] > back
+    run.supervisor.hold(True)  # one that is held can be drained
+    run.supervisor.drain()
+    assert run.end().code == 75
+
+
+def test_one_rank_can_be_struck_alone(tmp_path, warm):
+    run = Run(tmp_path, warm, Script(root=tmp_path))
+    first = run.life(0)
+    assert run.supervisor.strike(signal.SIGSTOP, rank=1)
+    until(lambda: psutil.Process(first["pids"][1]).status() == psutil.STATUS_STOPPED)
+    assert psutil.Process(first["pids"][0]).status() != psutil.STATUS_STOPPED
+    run.supervisor.stop()
+    assert run.end().code == 75
+    assert not run.supervisor.strike(signal.SIGKILL), "nobody is there"
 
 
 def test_a_group_that_does_not_drain_is_killed_after_the_grace(tmp_path, warm):

@@ -115,6 +115,36 @@ def commits_unhealed(logs):
     return find(logs, "g1", "commit", step=4)
 
 
+def another_healer(logs):
+    liar = find(logs, "g0", "commit", step=4)
+    liar["healing"] = []
+    return liar
+
+
+def step_and_lineage_apart(logs):
+    liar = find(logs, "g1", "checkpoint", step=4)
+    liar["step"] = 3
+    return liar
+
+
+def an_end_that_nobody_saw(logs):
+    logs["launcher"].remove(find(logs, "launcher", "exit", group="g1", incarnation=3))
+    return find(logs, "g1", "start", incarnation=3)
+
+
+def another_epoch(logs):
+    liar = logs["lighthouse"][-4]
+    assert liar["event"] == "quorum"
+    liar["epoch"] += 1
+    return liar
+
+
+def told_to_restore_another(logs):
+    liar = [e for e in logs["lighthouse"] if e["event"] == "quorum" and e.get("restore")][1]
+    liar["restore"] = str(Lineage(3, qid(4)))
+    return find(logs, "g0", "restore", step=4)
+
+
 def attempt_twice(logs):
     quorums = [e for e in logs["lighthouse"] if e["event"] == "quorum"]
     logs["lighthouse"].insert(logs["lighthouse"].index(quorums[1]) + 1, dict(quorums[1]))
@@ -122,7 +152,7 @@ def attempt_twice(logs):
 
 
 def two_sets_of_one_id(logs):
-    liar = [e for e in logs["g1"] if e["event"] == "quorum"][1]
+    liar = [e for e in logs["g1"] if e["event"] == "quorum"][-1]
     liar["participants"] = ["g1"]
     return liar
 
@@ -198,6 +228,11 @@ LIES = [
     (Invariant.CLOCKS, stale_learning_rate),
     (Invariant.CLOCKS, discard_moves_the_step),
     (Invariant.CLOCKS, commits_unhealed),
+    (Invariant.CLOCKS, another_healer),
+    (Invariant.CLOCKS, step_and_lineage_apart),
+    (Invariant.QUORUM_IDS, another_epoch),
+    (Invariant.RESUME, told_to_restore_another),
+    (Invariant.EXITS, an_end_that_nobody_saw),
     (Invariant.QUORUM_IDS, attempt_twice),
     (Invariant.QUORUM_IDS, two_sets_of_one_id),
     (Invariant.QUORUM_IDS, granted_by_nobody),

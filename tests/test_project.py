@@ -15,6 +15,7 @@ import pytest
 
 import trainer
 from configs.load import load
+from ops.chaos import scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -68,8 +69,11 @@ def test_a_wheel_carries_our_packages_and_their_data_only(tmp_path: Path):
     files = {Path(n) for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
 
     page = {file for file in files if file.parts[:2] == ("lighthouse", "page")}
-    assert {file.parent.as_posix().replace("/", ".") for file in files - page} <= set(PACKAGES)
-    assert {file.suffix for file in files - page} <= {".py", ".pyi", ".toml", ".proto", ".typed"}
+    chaos = {file for file in files if file.parts[:3] == ("ops", "chaos", "scenarios")}
+    code = files - page - chaos
+    assert {file.parent.as_posix().replace("/", ".") for file in code} <= set(PACKAGES)
+    assert {file.suffix for file in code} <= {".py", ".pyi", ".toml", ".proto", ".typed"}
+    assert chaos == {path.relative_to(ROOT) for path in sources("*.*", "ops/chaos/scenarios")}
     assert page == {path.relative_to(ROOT) for path in sources("*", "lighthouse/page") if path.is_file()}
     expected = {path.relative_to(ROOT) for path in sources("*.py", *ROOTS) + sources("*.toml", "configs")}
     expected |= {path.relative_to(ROOT) for path in sources("*.proto", *ROOTS)}
@@ -101,6 +105,8 @@ def test_imports_point_one_way():
 def test_every_toml_parses(path: Path):
     if path.name == "pyproject.toml":
         assert tomllib.loads(path.read_text())
+    elif path.parent == scenario.FOLDER:
+        scenario.load(str(path))
     else:
         load(path)
 

@@ -137,6 +137,13 @@ class Coordinator:
             back.retry_at, back.mark = None, self._spawn()
         return None
 
+    def signal(self, number: int) -> bool:
+        """Send its process a signal, as a fault. False when it does not run."""
+        if self._process is None or self._process.poll() is not None or self._returning is not None:
+            return False
+        self._process.send_signal(number)
+        return True
+
     def stop(self, *, grace_s: float = 5.0) -> None:
         """End it: it has stored all it must remember before it answered anybody."""
         if self._process is not None and self._process.poll() is None:

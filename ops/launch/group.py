@@ -19,7 +19,7 @@ from typing import Any
 
 from configs.run_folder import EventSink, RunFolder
 from configs.words import DepartureCause, Exit
-from ops.launch.life import Layout, Life, last_lines, start_life
+from ops.launch.life import Layout, Life, last_lines, reap, start_life, take_codes
 from ops.launch.policy import (
     ORDERLY,
     Ending,
@@ -31,12 +31,10 @@ from ops.launch.policy import (
     settle_s,
 )
 from ops.launch.ranks import RankFunction
-from ops.launch.warm import Child, Warm, wait_for
+from ops.launch.warm import Warm, wait_for
 
 POLL_S = 0.1
 """How often the group's log is looked at while its first share after a restart is awaited."""
-REAP_S = 30.0
-"""How long a killed process may take to be gone (its memory is freed meanwhile) before we go on without it."""
 
 Leave = Callable[..., object]
 """Called as ``leave(group=, life=, cause=, reason=)``; must return at once."""
@@ -106,6 +104,7 @@ class GroupSupervisor:
         self._draining = False
         self._stopped = False
         self._run_done = False
+        self._held = False
         self._buried: dict[int, str] = {}
         self._open: _Restart | None = None
         self._hear, self._speak = socket.socketpair()
@@ -162,16 +161,22 @@ class GroupSupervisor:
         self._run_done = True
         self._wake()
 
-    def kill(self, *, announce: Callable[[], object] = lambda: None) -> bool:
-        """SIGKILL every rank, as a fault; the group starts again. ``announce`` is called first. False when the group
-        has no life at this moment."""
+    def strike(self, number: int, *, rank: int | None = None, announce: Callable[[], object] = lambda: None) -> bool:
+        """Send a signal to every rank, or to one, as a fault; a group that is killed starts again. ``announce`` is
+        called first. False when the group has no life at this moment."""
         with self._lock:
             if self._life is None:
                 return False
             announce()
-            self._killed_t = time.time()
-            self._life.signal_all(signal.SIGKILL)
+            if number == signal.SIGKILL:
+                self._killed_t = time.time()
+            self._life.signal_all(number, rank=rank)
             return True
+
+    def hold(self, held: bool) -> None:
+        """The group's node is gone: no further life is started. Or it is back."""
+        self._held = held
+        self._wake()
 
     def end_incarnation(self, incarnation: int, reason: str) -> None:
         """The lighthouse has buried this incarnation: end what is left of it, so that its successor can start. A
@@ -213,7 +218,7 @@ class GroupSupervisor:
                 break
             timeouts = [t - now for t in limits] + ([POLL_S] if self._open else [])
             ended = wait_for(list(running.values()), min(timeouts, default=None), self._hear)
-            fresh = _take_codes(running, ended)
+            fresh = take_codes(running, ended)
             if fresh and not codes:
                 died_t = time.time()
                 end_at = time.monotonic() + self._first_death(life, fresh)
@@ -223,7 +228,7 @@ class GroupSupervisor:
             self._life = None
             died_t = self._killed_t or died_t or time.time()
         life.signal_all(signal.SIGKILL)
-        _reap(running)
+        reap(running)
         code, rank = group_code(codes) if codes else (-signal.SIGKILL, min(life.ranks))
         lead = codes.get(0, -1)
         return _Death(code=code, rank=rank, t=died_t, lead_code=lead if lead >= 0 else None)
@@ -247,7 +252,10 @@ class GroupSupervisor:
         return settle_s(code, grace_s=self._around.grace_s)
 
     def _end_between_lives(self) -> GroupEnd | None:
-        """Why no further life is started, if so."""
+        """Why no further life is started, if so. Waits while the group is held."""
+        while self._held and not (self._stopped or self._draining or self._run_done):
+            wait_for([], None, self._hear)
+            self._hear_requests()
         if self._stopped:
             return GroupEnd(group=self.group, code=Exit.INTERRUPTED, reason="stopped")
         if self._draining:
@@ -324,20 +332,3 @@ class GroupSupervisor:
         """Wait before the next life, but not past a request."""
         if seconds > 0 and not (self._draining or self._stopped):
             wait_for([], seconds, self._hear)
-
-
-def _take_codes(running: dict[int, Child], ended: list[Any]) -> dict[int, int]:
-    """Move the ranks that have ended out of ``running``. Returns their codes."""
-    codes: dict[int, int] = {}
-    for rank, child in list(running.items()):
-        if child in ended and (code := child.code()) is not None:
-            codes[rank] = code
-            del running[rank]
-    return codes
-
-
-def _reap(running: dict[int, Child]) -> None:
-    """Wait until the killed are gone."""
-    deadline = time.monotonic() + REAP_S
-    while running and (left := deadline - time.monotonic()) > 0:
-        _take_codes(running, wait_for(list(running.values()), left))

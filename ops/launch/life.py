@@ -10,15 +10,20 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from configs.run_folder import RunFolder
+from ops.launch import netns
 from ops.launch.ranks import RankFunction, RankSpec, enter
-from ops.launch.warm import Child, Warm
+from ops.launch.warm import Child, Warm, wait_for
 from ops.tail import Tail
+
+REAP_S = 30.0
+"""How long a killed process may take to be gone (its memory is freed meanwhile) before we go on without it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,8 @@ class Layout:
     devices: tuple[int, ...]
     lighthouse: str | None
     meet: tuple[str, int] | None = None
+    netns: str | None = None
+    """The network namespace of its ranks; None: the launcher's own."""
 
 
 @dataclasses.dataclass
@@ -67,10 +74,11 @@ class Life:
     ranks: Mapping[int, Child]
     log: LifeLog
 
-    def signal_all(self, number: int) -> None:
-        """Send a signal to every rank that still runs."""
-        for child in self.ranks.values():
-            child.signal(number)
+    def signal_all(self, number: int, *, rank: int | None = None) -> None:
+        """Send a signal to every rank that still runs, or to one."""
+        for each, child in self.ranks.items():
+            if rank in (None, each):
+                child.signal(number)
 
     def ask_to_drain(self) -> None:
         """Rank 0 tells its fellows; a node without it has nobody to ask."""
@@ -99,12 +107,30 @@ def start_life(*, layout: Layout, folder: RunFolder, warm: Warm, function: RankF
                 early_log=early_log(folder, group=layout.group, rank=rank),
                 lighthouse=layout.lighthouse,
                 listener=listener if rank == 0 else None,
+                netns=layout.netns,
             )
             children[rank] = warm.start(enter, function, config, spec)
     finally:
         if listener is not None:
             listener.close()  # rank 0 has its own
     return Life(name=name, ranks=children, log=log)
+
+
+def take_codes(running: dict[int, Child], ended: list[Any]) -> dict[int, int]:
+    """Move the ranks that have ended out of ``running``. Returns their codes."""
+    codes: dict[int, int] = {}
+    for rank, child in list(running.items()):
+        if child in ended and (code := child.code()) is not None:
+            codes[rank] = code
+            del running[rank]
+    return codes
+
+
+def reap(running: dict[int, Child]) -> None:
+    """Wait until the killed are gone."""
+    deadline = time.monotonic() + REAP_S
+    while running and (left := deadline - time.monotonic()) > 0:
+        take_codes(running, wait_for(list(running.values()), left))
 
 
 def early_log(folder: RunFolder, *, group: str, rank: int) -> Path:
@@ -127,4 +153,7 @@ def _listen(layout: Layout) -> socket.socket | None:
     """The bound socket of the group's store, on the node that has rank 0."""
     if layout.first_rank != 0:
         return None
-    return socket.create_server(layout.meet or ("127.0.0.1", 0))
+    address = layout.meet or ("127.0.0.1", 0)
+    if layout.netns is not None:
+        return netns.inside(layout.netns, lambda: socket.create_server(address))
+    return socket.create_server(address)

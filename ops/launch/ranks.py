@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.lifetime import die_with_parent
+from ops.launch import netns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class RankSpec:
     early_log: Path
     lighthouse: str | None = None
     listener: socket.socket | None = None
+    netns: str | None = None
+    """The network namespace it lives in; None: that of the launcher."""
 
 
 RankFunction = Callable[[Any, RankSpec], None]
@@ -65,6 +68,8 @@ def enter(function: RankFunction, config: Any, spec: RankSpec) -> None:
     """First and only function of a rank's process."""
     tie_to_server()
     print_into(spec.early_log)
+    if spec.netns is not None:
+        netns.enter(spec.netns)
     function(config, spec)
 
 

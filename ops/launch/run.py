@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from configs.shapes import ranks_per_group
 from configs.tls import Tls, tls_of
 from configs.words import DepartureCause, Exit, ExitRequest
 from ops.chaos.driver import ChaosDriver, Strike
+from ops.chaos.hands import Hands
+from ops.chaos.network import Network
 from ops.console import Console
 from ops.history import by_number
 from ops.launch.coordinator import Bindings, Coordinator
@@ -50,6 +53,12 @@ class Orders:
     lighthouse: str | None = None
     bindings: Bindings = dataclasses.field(default_factory=Bindings)
     strikes: Sequence[Strike] = ()
+    away: frozenset[str] = frozenset()
+    """Groups whose nodes are not there until a strike lets them join."""
+    network: Network | None = None
+    """Between the groups and their lighthouse, where a scenario makes it bad."""
+    settle: int | None = None
+    """The run drains once every fault has been made and all groups have committed so many steps together since."""
     function: RankFunction = run_trainer
     prepare: Prepare = prepare_store
 
@@ -89,7 +98,13 @@ class LocalRun:
         self._supervisors: dict[str, GroupSupervisor] = {}
         self._ends: list[GroupEnd] = []
         self._coordinator: Coordinator | None = None
-        self._chaos = ChaosDriver(orders.strikes, strike=self._strike)
+        self._hands = Hands(
+            victims=self._supervisors,
+            lighthouse=self._signal_lighthouse,
+            sink=self._sink,
+            network=orders.network,
+        )
+        self._chaos = ChaosDriver(orders.strikes, strike=self._hands.strike)
         self._ordered: set[str] = set()
         self._tls: Tls | None = None
 
@@ -102,6 +117,7 @@ class LocalRun:
             code, reason = error.code, error.reason
             raise
         finally:
+            self._hands.close()
             if self._coordinator is not None:
                 self._coordinator.stop()
             self._endpoints.clear()
@@ -162,7 +178,9 @@ class LocalRun:
         )
         threads = []
         for layout in self._orders.layouts:
-            supervisor = GroupSupervisor(dataclasses.replace(layout, lighthouse=url), around)
+            path = url if self._orders.network is None else self._orders.network.path(layout.group, url)
+            supervisor = GroupSupervisor(dataclasses.replace(layout, lighthouse=path), around)
+            supervisor.hold(layout.group in self._orders.away)
             self._supervisors[layout.group] = supervisor
             threads.append(threading.Thread(target=self._supervise, args=(supervisor,), name=layout.group, daemon=True))
         for thread in threads:
@@ -188,6 +206,7 @@ class LocalRun:
             while any(thread.is_alive() for thread in threads):
                 self._obey()
                 self._take_events()
+                self._do_faults()
                 self._requests.wait(LOOK_S)
         finally:
             self._order("stop", GroupSupervisor.stop)  # nothing to stop, unless this loop failed
@@ -244,14 +263,18 @@ class LocalRun:
             self._console.say(line.text)
             self._console.progress(line.step, line.short)
 
-    def _strike(self, group: str, step: int) -> bool:
-        """Kill a group on purpose. False when it is not there to be killed."""
-        supervisor = self._supervisors.get(group)
-        if supervisor is None:
-            return False
-        return supervisor.kill(
-            announce=lambda: self._sink("fault", group=group, failpoint="every rank", action="kill", step=step)
-        )
+    def _do_faults(self) -> None:
+        """What a scenario wants done at this moment."""
+        self._hands.look()
+        self._chaos.look(time.time())
+        orders = self._orders
+        if orders.settle is not None and self._chaos.settled(
+            failpoints=orders.config.chaos.failpoints, groups=len(orders.layouts), rest=orders.settle
+        ):
+            self._order("drain", GroupSupervisor.drain)
+
+    def _signal_lighthouse(self, number: int) -> bool:
+        return self._coordinator is not None and self._coordinator.signal(number)
 
 
 def leave_over(url: str, *, tls: Tls | None) -> Callable[..., None]:

@@ -29,10 +29,22 @@ def resume(story: Story, *, shared_disk: bool = True) -> Iterator[Violation]:
         chain = confirmed_chain(x.event for x in story.of("lighthouse", "confirmed", "rollback") if x.t <= line.t)
         if lineage != SCRATCH and lineage not in chain.lineages:
             yield Violation(Invariant.RESUME, f"{lineage} is restored, but is not of the confirmed history", line)
+        yield from _as_told(story, line)
         there = _on_disk(story, line)
         if shared_disk and len(there) > 1 and lineage.step < there[-2].step:
             why = f"{lineage} is restored, though {there[-2]} and {there[-1]} had been saved"
             yield Violation(Invariant.RESUME, why, line)
+
+
+def _as_told(story: Story, restore: Line) -> Iterator[Violation]:
+    """One state is fixed for all: that of the grant."""
+    attempt = _quorum_of(story, restore)
+    for grant in story.of("lighthouse", "quorum"):
+        if attempt is not None and grant.event.get("attempt") == attempt.event.get("attempt"):
+            told = grant.event.get("restore")
+            if told != restore.event.get("lineage"):
+                why = f"{restore.event.get('lineage')} is restored, but {grant.where} tells all to restore {told}"
+                yield Violation(Invariant.RESUME, why, restore)
 
 
 def _saved(story: Story) -> list[Line]:
@@ -51,6 +63,12 @@ def _on_disk(story: Story, restore: Line) -> list[Lineage]:
 
 
 def _quorum_id(story: Story, restore: Line) -> int:
-    """Of the quorum that asked for this restore."""
-    before = [q for q in story.of(restore.writer, "quorum") if q.number < restore.number]
-    return int(before[-1].event.get("quorum_id") or 0) if before else 0
+    quorum = _quorum_of(story, restore)
+    return 0 if quorum is None else int(quorum.event.get("quorum_id") or 0)
+
+
+def _quorum_of(story: Story, restore: Line) -> Line | None:
+    """The quorum that asked for this restore."""
+    own = (q for q in story.of(restore.writer, "quorum") if q.incarnation == restore.incarnation)
+    before = [quorum for quorum in own if quorum.number < restore.number]
+    return before[-1] if before else None

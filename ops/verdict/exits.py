@@ -28,6 +28,22 @@ def exits_explained(story: Story) -> Iterator[Violation]:
             name = f"{line.group}.{line.incarnation}" if line.incarnation else line.group
             yield Violation(Invariant.EXITS, f"{name} ended with {code}, and no fault explains it", line)
         since[line.group] = line.t
+    yield from _never_ended(story)
+
+
+def _never_ended(story: Story) -> Iterator[Violation]:
+    """Once the launcher has ended, every incarnation it started has an end that it saw: of those since its lighthouse
+    last began, for a launcher before it may have been killed."""
+    ends = [line for line in story.of("launcher", "exit") if not line.event.get("group")]
+    if not ends:
+        return
+    seen = {(line.group, line.incarnation) for line in story.of("launcher", "exit")}
+    ours = {group for group, _ in seen}
+    since = max((line.t for line in story.of("launcher", "lighthouse")), default=0.0)
+    for line in story.of_groups("start"):
+        if since < line.t < ends[-1].t and line.writer in ours and (line.writer, line.incarnation) not in seen:
+            why = f"{line.writer}.{line.incarnation} began, and nobody saw its end"
+            yield Violation(Invariant.EXITS, why, line)
 
 
 def _explained(story: Story, exit_: Line, code: int, since: float) -> bool:

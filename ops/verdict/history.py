@@ -107,6 +107,15 @@ def clocks(story: Story) -> Iterator[Violation]:
             before = int(first.event["cursor"])
     for group in story.groups:
         yield from _own_clock(story, group)
+    yield from _one_step_each(story)
+
+
+def _one_step_each(story: Story) -> Iterator[Violation]:
+    """Who names a lineage names its step."""
+    names = ("quorum", "confirmed", "end", "restore", "checkpoint", "orphaned")
+    for line in [*story.of("lighthouse", *names), *story.of_groups(*names)]:
+        if line.lineage is not None and line.event.get("step") != line.lineage.step:
+            yield Violation(Invariant.CLOCKS, f"step {line.event.get('step')} of lineage {line.lineage}", line)
 
 
 def _own_clock(story: Story, group: str) -> Iterator[Violation]:
@@ -139,6 +148,16 @@ def _moves_by_one(commit: Line, quorum: Line, held: Lineage | None) -> Iterator[
     elif commit.event.get("step") != int(quorum.event.get("step", 0)) + 1:
         why = f"a commit of step {commit.event.get('step')} in an attempt at step {quorum.event.get('step')}"
         yield Violation(Invariant.CLOCKS, why, commit)
+    elif any(commit.event.get(key) != quorum.event.get(key) for key in ("participants", "healing")):
+        why = f"a commit by {_seats(commit)}, but {quorum.where} seats {_seats(quorum)}"
+        yield Violation(Invariant.CLOCKS, why, commit)
     elif held is None or held != quorum.lineage:
         why = f"a commit on {quorum.event.get('lineage')} by a group that holds {held or 'nothing'}"
         yield Violation(Invariant.CLOCKS, why, commit)
+
+
+def _seats(line: Line) -> str:
+    healing = line.event.get("healing") or ()
+    return ", ".join(
+        f"{name} (heals)" if name in healing else str(name) for name in line.event.get("participants") or ()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ops.history import digests
 from ops.recovery import recoveries
@@ -23,6 +23,8 @@ class Limits:
     """Every confirmed step has one."""
     digest: str | None = None
     """That of the last confirmed state, where the undisturbed run's is known."""
+    states: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """The digests of an undisturbed run, by step: confirmed states are equal to them."""
     shared_disk: bool = True
     failpoints: tuple[str, ...] = ()
     """All of these fire."""
@@ -58,6 +60,12 @@ def _ends(story: Story, limits: Limits) -> Iterator[Violation]:
         lines = story.commits.get(lineage, ())
         if lines and not any(line.event.get("digest") for line in lines):
             yield _late(f"{lineage} has no digest", list(lines[:1]))
+    for lineage in story.chain.lineages:
+        wanted = limits.states.get(lineage.step)
+        others = [line for line in story.commits.get(lineage, ()) if line.event.get("digest") not in (None, wanted)]
+        if wanted is not None and others:
+            yield _late(f"{lineage} is not the state of the undisturbed run, {wanted[:12]}", others)
+            break
     last, _ = digests(story.logs)
     if limits.digest is not None and last != limits.digest:
         why = f"the last state is {last}, the undisturbed run's is {limits.digest}"

@@ -24,6 +24,9 @@ def quorum_ids(story: Story) -> Iterator[Violation]:
             yield Violation(Invariant.QUORUM_IDS, f"attempt {_attempt(line)} after {_attempt(last)}", line)
         elif last is not None and _id(line) < _id(last):
             yield Violation(Invariant.QUORUM_IDS, f"quorum id {_id(line)} after {_id(last)}", line)
+        if line.event.get("epoch", _epoch(line)) != _epoch(line):
+            why = f"an attempt of epoch {_epoch(line)} says epoch {line.event['epoch']}"
+            yield Violation(Invariant.QUORUM_IDS, why, line)
         granted[_attempt(line)] = last = line
     yield from _one_set(story)
     for line in story.of_groups("quorum") if granted else ():

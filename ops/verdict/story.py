@@ -30,10 +30,10 @@ class Invariant(enum.StrEnum):
     ONE_DIGEST = "one_digest"
     CLOCKS = "clocks"
     QUORUM_IDS = "quorum_ids"
+    SEATED_OR_BURIED = "seated_or_buried"
     BURIED = "buried"
     PUBLISHED = "published"
     RESUME = "resume"
-    SEATED_OR_BURIED = "seated_or_buried"
     EXITS = "exits"
     LIMITS = "limits"
 
@@ -62,7 +62,8 @@ class Line:
     @property
     def incarnation(self) -> int:
         """The incarnation spoken of; 0 where none is."""
-        return int(self.event.get("incarnation") or 0)
+        number = self.event.get("incarnation")
+        return number if isinstance(number, int) else 0
 
     @property
     def lineage(self) -> Lineage | None:

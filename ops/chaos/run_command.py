@@ -1,0 +1,89 @@
+"""``phalanx chaos run NAME|FILE``: runs with injected faults, and a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.secret import SECRET, read_secret
+from configs.words import Exit
+from ops.chaos.play import Outcome, Played, Stage
+from ops.chaos.scenario import find, load
+from ops.chaos.schedule import schedule
+from ops.console import Console
+from ops.launch.requests import Requests
+from ops.launch.warm import Warm
+from ops.result import Result, UsageError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """A scenario, a seed, where the runs lie, which of them."""
+    parser.add_argument("scenario", metavar="NAME|FILE", help="a shipped scenario or a TOML file")
+    parser.add_argument("--seed", type=int, metavar="N", help="draws who and when (default: the scenario's own)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="of the runs (default: a new one in outputs)")
+    parser.add_argument("--case", action="append", metavar="NAME", help="only this run of the scenario; repeatable")
+
+
+def run(options: argparse.Namespace, console: Console) -> Result:
+    """Exit 0 when every promise was kept, 1 when not, 130 when interrupted."""
+    scenario = load(options.scenario)
+    seed = scenario.seed if options.seed is None else options.seed
+    plans = schedule(scenario, source=options.scenario, seed=seed, overrides=options.overrides)
+    if options.case:
+        unknown = set(options.case) - {plan.name for plan in plans}
+        if unknown:
+            raise UsageError(
+                f"no such run of {options.scenario}: {', '.join(sorted(unknown))} (see phalanx chaos show)"
+            )
+        plans = [plan for plan in plans if plan.name in options.case]
+    root = options.folder or _new_folder(find(options.scenario).stem)
+    if root.exists() and any(root.iterdir()):
+        raise UsageError(f"--folder {root}: expected an empty folder, a chaos run begins from nothing")
+    requests, warm = Requests(), Warm(threads=plans[0].config.launch.threads_per_rank)
+    if any(plan.hosts for plan in plans) and read_secret() is None:
+        os.environ[SECRET] = secrets.token_hex(16)  # off loopback one is required; the warm server passes it on
+    warm.start_server()
+    began = time.monotonic()
+    with requests.heard():
+        stage = Stage(root, warm=warm, console=console, requests=requests, limit_s=scenario.limit_s)
+        outcomes = stage.play(plans, compare=scenario.compare, tell=lambda played: console.say(_line(played)))
+    wall_s = time.monotonic() - began
+    passed = len(outcomes) == len(plans) and all(outcome.verdict.holds for outcome in outcomes)
+    code = Exit.INTERRUPTED if requests.stopping else Exit.DONE if passed else Exit.CHECK_FAILED
+    data = {
+        "verdict": "pass" if passed else "fail",
+        "violations": [violation for outcome in outcomes for violation in outcome.as_json()["violations"]],
+        "scenario": options.scenario,
+        "seed": seed,
+        "folder": str(root),
+        "wall_s": wall_s,
+        "cases": [outcome.as_json() for outcome in outcomes],
+    }
+    return Result(code=code, text=_text(outcomes, root, wall_s=wall_s, planned=len(plans)), data=data)
+
+
+def _new_folder(name: str) -> Path:
+    """outputs/chaos-NAME, or the first free one of chaos-NAME-2, -3, ..."""
+    names = itertools.chain([f"chaos-{name}"], (f"chaos-{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (Path("outputs") / each for each in names) if not path.exists())
+
+
+def _line(played: Played) -> str:
+    return f"{played.plan.name}: over after {played.wall_s:.1f} s ({played.reason})"
+
+
+def _text(outcomes: Sequence[Outcome], root: Path, *, wall_s: float, planned: int) -> str:
+    lines = []
+    for outcome in outcomes:
+        name, holds = outcome.played.plan.name, outcome.verdict.holds
+        lines.append(f"{'pass' if holds else 'FAIL'}  {name}: {outcome.steps} steps, {outcome.played.wall_s:.1f} s")
+        if not holds:
+            lines += [f"    {line}" for line in outcome.verdict.text().splitlines()]
+    bad = sum(not outcome.verdict.holds for outcome in outcomes)
+    head = "verdict: pass" if not bad and len(outcomes) == planned else f"verdict: FAIL ({bad} of {planned} runs)"
+    return "\n".join([*lines, f"{head}; {len(outcomes)} runs in {wall_s:.0f} s, in {root}"])

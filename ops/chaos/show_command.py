@@ -1,0 +1,38 @@
+"""``phalanx chaos show NAME|FILE``: what would go wrong, with whom and when, for a seed. Runs nothing."""
+
+from __future__ import annotations
+
+import argparse
+
+from ops.chaos.scenario import load
+from ops.chaos.schedule import schedule
+from ops.console import Console
+from ops.result import Result
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """A scenario and a seed."""
+    parser.add_argument("scenario", metavar="NAME|FILE", help="a shipped scenario or a TOML file")
+    parser.add_argument("--seed", type=int, metavar="N", help="draws who and when (default: the scenario's own)")
+
+
+def run(options: argparse.Namespace, console: Console) -> Result:
+    """The plan of every run."""
+    del console
+    scenario = load(options.scenario)
+    seed = scenario.seed if options.seed is None else options.seed
+    plans = schedule(scenario, source=options.scenario, seed=seed)
+    lines = [scenario.about, f"seed {seed}; {len(plans)} runs"]
+    for plan in plans:
+        launch = plan.config.launch
+        groups = f"{launch.groups} groups x {launch.ranks_per_group or 1} ranks"
+        end = f"{plan.config.training.steps} steps" if plan.settle is None else f"until {plan.settle} quiet steps"
+        lines.append(f"{plan.name}: {groups}, {end}")
+        lines += [f"    {group} is away at the start" for group in sorted(plan.away)]
+        lines += [f"    {fault}" for fault in plan.faults]
+    data = {
+        "about": scenario.about,
+        "seed": seed,
+        "cases": [{"name": p.name, "faults": list(p.faults), "away": sorted(p.away)} for p in plans],
+    }
+    return Result(text="\n".join(lines), data=data)

@@ -1,0 +1,199 @@
+"""Scenarios: what they say, what is wrong with them, and that a seed gives the same plan again."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs import failpoints
+from configs.problems import ConfigError
+from configs.words import ExitRequest
+from ops.chaos.driver import Strike, Target
+from ops.chaos.network import NIC, Hosts, Proxies
+from ops.chaos.play import network_of, orders_of
+from ops.chaos.scenario import load, shipped
+from ops.chaos.schedule import schedule
+
+HEAD = 'about = "A test."\n'
+DRAWN = """
+[[faults]]
+group = "any"
+between = [5, 50]
+[[faults]]
+target = "rank"
+rank = "any"
+mtbf_s = 4.0
+until_s = 60.0
+[[faults]]
+at = "reduce"
+rank = "any"
+do = "stop"
+between = [5, 50]
+"""
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """The runs of a scenario, from its text."""
+
+    def make(text: str, **options):
+        path = tmp_path / "scenario.toml"
+        path.write_text(HEAD + text)
+        return schedule(load(str(path)), source=str(path), **options)
+
+    return make
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Why a scenario is refused."""
+
+    def make(text: str) -> str:
+        path = tmp_path / "scenario.toml"
+        path.write_text(HEAD + text)
+        with pytest.raises(ConfigError) as caught:
+            schedule(load(str(path)), source=str(path))
+        return str(caught.value)
+
+    return make
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_scenario_can_be_planned_and_says_what_it_proves(name):
+    scenario = load(name)
+    assert scenario.about.endswith(".")
+    plans = schedule(scenario, source=name)
+    assert all(plan.faults for plan in plans)
+    assert len({plan.name for plan in plans}) == len(plans)
+    assert plans == schedule(scenario, source=name)
+
+
+def test_the_same_seed_is_the_same_plan_and_another_is_another(planned):
+    one, again, other = planned(DRAWN, seed=3), planned(DRAWN, seed=3), planned(DRAWN, seed=4)
+    assert one == again
+    assert one[0].faults != other[0].faults
+    assert planned(DRAWN) == planned(DRAWN, seed=0)
+
+
+def test_cases_draw_apart(planned):
+    """A run's faults do not depend on which others are made."""
+    fault = "faults = [{ between = [0, 1000] }]"
+    both = planned(f'[[cases]]\nname = "a"\n{fault}\n[[cases]]\nname = "b"\n{fault}\n')
+    alone = planned(f'[[cases]]\nname = "b"\n{fault}\n')
+    assert both[1] == alone[0]
+    assert both[0].strikes != both[1].strikes
+
+
+def test_a_series_has_the_mean_time_it_says(planned):
+    (plan,) = planned("[[faults]]\nmtbf_s = 5.0\nuntil_s = 5000.0\n")
+    moments = [strike.at_s for strike in plan.strikes]
+    assert moments == sorted(moments)
+    assert 900 < len(moments) < 1100
+    assert {strike.group for strike in plan.strikes} == {"g0", "g1"}
+    (even,) = planned('[[faults]]\ngroup = "g1"\nevery_s = 15.0\nuntil_s = 61.0\n')
+    assert [strike.at_s for strike in even.strikes] == [15.0, 30.0, 45.0, 60.0]
+
+
+def test_a_trace_says_who_is_there(planned, tmp_path):
+    trace = "# seconds,group,what\n0,g0,join\n0,g1,join\n600,g1,leave\n900,g2,join\n1200,g1,join\n"
+    (tmp_path / "spot.csv").write_text(trace)
+    text = '[keys]\n"launch.groups" = 3\n[[faults]]\ntarget = "node"\ntrace = "spot.csv"\nspeed = 100.0\ndo = "drain"\n'
+    (plan,) = planned(text)
+    assert plan.away == {"g2"}
+    moves = [(strike.at_s, strike.group, strike.action) for strike in plan.strikes]
+    assert moves == [(6.0, "g1", "drain"), (9.0, "g2", "join"), (12.0, "g1", "join")]
+
+
+def test_a_matrix_is_every_failpoint_with_every_action():
+    plans = {plan.name: plan for plan in schedule(load("matrix"), source="matrix")}
+    assert set(plans) == {f"{name}-{do}" for name in failpoints.NAMES for do in ("kill", "stop", "raise")}
+    assert plans["reduce-kill"].faults == ("g1:reduce@6#0:kill",)
+    assert plans["heal_recv-stop"].faults == ("g1:heal_recv#0:stop", "at step 6 kill g1")
+    assert plans["heal_send-stop"].faults == ("g1:heal_send#0:stop=3", "at step 6 kill g0")
+    assert plans["closing-raise"].config.training.steps == 12
+    assert all(len(plan.config.chaos.failpoints) == 1 for plan in plans.values())
+    assert all(plan.limits.failpoints == plan.config.chaos.failpoints for plan in plans.values())
+
+
+def test_faults_that_come_together_do_not_wait(planned):
+    text = '[[faults]]\ngroup = "g1"\nstep = 4\n[[faults]]\ntarget = "lighthouse"\nstep = 4\ntogether = true\n'
+    (plan,) = planned(text)
+    assert plan.strikes == (
+        Strike(group="g1", step=4),
+        Strike(target=Target.LIGHTHOUSE, group=None, step=4, apart=False),
+    )
+
+
+def test_the_command_line_wins_over_the_scenario(planned):
+    text = '[keys]\n"training.steps" = 9\n[[faults]]\nstep = 4\n'
+    assert planned(text)[0].config.training.steps == 9
+    (plan,) = planned(text, overrides=["--training.steps", "7"])
+    assert (plan.config.training.steps, plan.limits.steps) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "nothing goes wrong"),
+        ("[[faults]]\nstep = 1\n[[fault]]\n", "fault: no such key (did you mean faults?)"),
+        ("[[faults]]\nstpe = 1\n", "faults.0.stpe: no such key (did you mean step?)"),
+        ("[[faults]]\n", "expected a time"),
+        ("[[faults]]\nstep = 1\nmtbf_s = 2.0\n", "not several"),
+        ("[[faults]]\nmtbf_s = 2.0\n", "until_s"),
+        ('[[faults]]\nstep = 1\ndo = "kil"\n', "did you mean kill"),
+        ('[[faults]]\nstep = 1\ntarget = "grup"\n', "'group'"),
+        ('[[faults]]\nat = "redcue"\n', "did you mean reduce"),
+        ('[[faults]]\nat = "reduce"\ndo = "nan"\n', "forward and backward only"),
+        ('[[faults]]\nat = "vote_after"\npart = 2\n', "has no parts"),
+        ('[[faults]]\nat = "reduce"\nevery_s = 2.0\nuntil_s = 9.0\n', "a step or none"),
+        ('[[faults]]\ntarget = "network"\nstep = 1\ndo = "rate"\n', "expected amount"),
+        ('[[faults]]\ntarget = "network"\nstep = 1\ndo = "kill"\n', "expected one of cut, drop, delay, rate"),
+        ('[[faults]]\ntarget = "node"\nstep = 1\n', "expected seconds"),
+        ('[[faults]]\ntarget = "lighthouse"\nstep = 1\ndo = "stop"\n', "expected seconds"),
+        ('[[faults]]\ntarget = "node"\ntrace = "none.csv"\n', "cannot be read"),
+        ('[[faults]]\ntrace = "none.csv"\n', 'target = "node"'),
+        ('[keys]\n"training.stpes" = 3\n[[faults]]\nstep = 1\n', "did you mean training.steps"),
+        ("[[faults]]\nstep = 1\n[limits]\nstal_s = 1.0\n", "did you mean stall_s"),
+        ("about = 3", "(syntax)"),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_refused_with_the_reason(refused, text, why):
+    assert why in refused(text)
+
+
+def test_a_trace_that_cannot_be_read_is_named_with_its_line(refused, tmp_path):
+    (tmp_path / "bad.csv").write_text("0,g0,join\nsoon,g1,leave\n")
+    assert "bad.csv:2: trace: expected lines" in refused('[[faults]]\ntarget = "node"\ntrace = "bad.csv"\n')
+
+
+def test_an_unknown_scenario_is_told_the_names():
+    with pytest.raises(ConfigError) as caught:
+        load("matrx")
+    assert "did you mean matrix" in str(caught.value)
+
+
+def test_a_run_gets_the_network_that_its_faults_need(planned, tmp_path):
+    (plain,) = planned("[[faults]]\nstep = 4\n")
+    assert network_of(plain) is None
+    (bad,) = planned('[[faults]]\ntarget = "network"\ndo = "cut"\nseconds = 1.0\nstep = 4\n')
+    network = network_of(bad)
+    assert isinstance(network, Proxies)
+    orders = orders_of(bad, tmp_path / "run", network)
+    assert (orders.network, orders.strikes) == (network, bad.strikes)
+    assert orders.config.job.dump_folder == str(tmp_path / "run")
+    network.close()
+
+
+def test_groups_with_hosts_of_their_own_bind_there(planned, tmp_path):
+    (plan,) = planned('hosts = true\n[[faults]]\ntarget = "network"\ndo = "drop"\nseconds = 1.0\nstep = 4\n')
+    try:
+        hosts = network_of(plan)
+    except ExitRequest as refusal:
+        pytest.skip(refusal.reason)
+    assert isinstance(hosts, Hosts)
+    try:
+        orders = orders_of(plan, tmp_path / "run", hosts)
+    finally:
+        hosts.close()
+    assert [layout.netns for layout in orders.layouts] == [hosts.space("g0"), hosts.space("g1")]
+    assert orders.config.fault_tolerance.interface == NIC
+    assert orders.bindings.gateway == f"{hosts.address}:0"
