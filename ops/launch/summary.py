@@ -47,7 +47,7 @@ def launch_json(report: Report, *, run: Path) -> dict[str, Any]:
         "discards": sum(report.discards.values()),
         "loss_first": report.loss_first,
         "loss_last": report.loss_last,
-        "kills": [_kill(recovery) for recovery in report.recoveries if recovery.code < 0],
+        "kills": [_kill(recovery) for recovery in report.recoveries if recovery.killed],
         "ledger": report.ledger.as_json(),
         "digests_agree": report.digests_agree,
         "digest": report.digest,
