@@ -153,7 +153,7 @@ def _kept(logs: Logs, orphaned: set[Lineage | None]) -> set[Lineage | None]:
     return {*chain.lineages, *(hopeful - orphaned)}
 
 
-# ---- one group ---------------------------------------------------------------------------------------------------------
+# ---- one group -----------------------------------------------------------------------------------------------------
 
 
 class _Cutter:
@@ -259,7 +259,7 @@ def _cut_rest(cutter: _Cutter, life: Life, quorum: Event, case: _Case) -> None:
         cutter.until(life.end, Phase.DRAINING if life.ending is Ending.ORDERLY else Phase.WAITING)
 
 
-# ---- the whole ---------------------------------------------------------------------------------------------------------
+# ---- the whole -----------------------------------------------------------------------------------------------------
 
 
 def _window(spans: Sequence[Span], began: float, end: float) -> tuple[Span, ...]:

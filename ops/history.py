@@ -90,7 +90,9 @@ def read_logs(run: Path) -> Logs:
     middle = every[len(every) // 2] if every else 0.0
     for writer, events in by_writer.items():
         strays = [e for e in events if abs(time_of(e) - middle) > YEAR_S]
-        damaged.extend(f"{folder.events.name}/{writer}.jsonl: t = {time_of(e):g} is far from the others" for e in strays)
+        damaged.extend(
+            f"{folder.events.name}/{writer}.jsonl: t = {time_of(e):g} is far from the others" for e in strays
+        )
         by_writer[writer] = tuple(e for e in events if e not in strays) if strays else events
     return Logs(by_writer, tuple(damaged))
 

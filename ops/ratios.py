@@ -6,8 +6,8 @@ The factors are those of published accounts of fault-tolerant training, over the
 - *participation ratio*: groups that trained (seated, and not healing), of all groups, in the mean over these steps;
 - *step-time ratio*: what a participant's attempt would have taken undisturbed, of what it took.
 
-Their product is *goodput*: committed tokens per second over those of the undisturbed run. Undisturbed is the median step
-of this run in which every group trained, after another such step. With a constant batch fewer groups take longer for a
+Their product is *goodput*: committed tokens per second over those of the undisturbed run. Undisturbed is this run's
+median step in which every group trained, after another such step. With a constant batch fewer groups take longer for a
 step; with one per group they do less: both is participation here, so that the product is right for either. Counted
 from the first commit on, for before it there is no speed; the whole run, its start included, is in the ledger
 (goodput.py). Pure.
@@ -16,6 +16,7 @@ from the first commit on, for before it there is no speed; the whole run, its st
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -101,6 +102,6 @@ def _trained(commit: Event) -> int:
 
 def _undisturbed(history: Sequence[Event], groups: int) -> float | None:
     """Seconds from one step to the next where all groups trained in both."""
-    pairs = [(a, b) for a, b in zip(history, history[1:], strict=False) if b.get("step") == int(a.get("step") or 0) + 1]
+    pairs = [(a, b) for a, b in itertools.pairwise(history) if b.get("step") == int(a.get("step") or 0) + 1]
     steps = [time_of(b) - time_of(a) for a, b in pairs if _trained(a) == _trained(b) == groups]
     return statistics.median(steps) if steps else None

@@ -115,9 +115,7 @@ def _apart(logs: Logs, lives: Mapping[str, Iterable[Life]]) -> list[_Death]:
             continue
         code = None if words is None else words.get("code")
         reason = str((words or buried or {}).get("reason", ""))
-        found.append(
-            _Death(group=life.group, incarnation=life.incarnation, seen=life.end, code=code, reason=reason)
-        )
+        found.append(_Death(group=life.group, incarnation=life.incarnation, seen=life.end, code=code, reason=reason))
     return found
 
 
