@@ -72,16 +72,17 @@ def _by_life(events: Sequence[Event]) -> dict[tuple[int, int], list[Event]]:
 
 
 def _joined(logs: Logs, group: str, incarnation: int) -> float | None:
-    told = (e for e in logs.of("lighthouse", "join") if e.get("group") == group)
-    return next((time_of(e) for e in told if e.get("incarnation") == incarnation), None)
+    event = _told(logs.of("lighthouse", "join"), group, incarnation, after=0.0)
+    return None if event is None else time_of(event)
 
 
 def _began(events: Sequence[Event], joined: float | None) -> float:
-    starts = [e for e in events if e.get("event") == "start"]
-    told = [float(e["began_t"]) for e in starts if "began_t" in e]
-    parts = [time_of(e) - math.fsum((e.get("parts_s") or {}).values()) for e in starts]
+    """The start tells; else the parts of it, else the first sign of life."""
     first = [time_of(e) for e in events] or ([] if joined is None else [joined])
-    return min([*told, *parts, *first])
+    for start in (e for e in events if e.get("event") == "start"):
+        built = time_of(start) - math.fsum((start.get("parts_s") or {}).values())
+        return min([float(start.get("began_t", built)), *first])
+    return min(first)
 
 
 def _life(
