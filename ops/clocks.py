@@ -35,7 +35,7 @@ def align(logs: Logs) -> tuple[Logs, tuple[Clock, ...]]:
     """The logs on the lighthouse's clock, and the clocks that differed from it."""
     hosts = {group: _hosts(logs.of(group)) for group in logs.groups}
     reference = next((e["host"] for e in logs.of("launcher", "lighthouse") if e.get("host")), None)
-    decided = {e.get("attempt"): time_of(e) for e in logs.of("lighthouse", "quorum")}
+    decided = {e["attempt"]: time_of(e) for e in logs.of("lighthouse", "quorum") if e.get("attempt") is not None}
     bounds: dict[str, list[tuple[float, float]]] = {}
     for group in logs.groups:
         for event in logs.of(group, "quorum"):

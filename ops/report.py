@@ -120,7 +120,7 @@ def read_report(logs: Logs, *, since: float = 0.0, plan: Plan | None = None) -> 
     digest, agree = digests(logs)
     return Report(
         wall_s=goodput.wall_s,
-        steps=int(history[-1]["step"]) if history else 0,
+        steps=int(history[-1].get("step") or 0) if history else 0,
         commits=len(made),
         skipped=sum(e.get("outcome") == Outcome.SKIPPED for e in made.values()),
         discards=dict(discards),

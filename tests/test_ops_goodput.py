@@ -11,49 +11,8 @@ from hypothesis import strategies as st
 from ops.clocks import align
 from ops.goodput import PHASES, read_goodput
 from ops.report import Plan, read_report
-from tests.support.logs import commit, confirmed, lineage, logs
-
-STEP = {"checkpoint_stall": 0.02, "quorum": 0.08, "compute": 0.6, "reduce": 0.1, "vote": 0.05, "optimizer": 0.15}
-
-
-def start(t: float, *, incarnation: int = 1, began: float, rehearse: float = 0.5, host: str = "a") -> dict:
-    told = {"began_t": began, "parts_s": {"join": 0.1, "rehearse": rehearse}, "host": host}
-    return {"t": t, "event": "start", "incarnation": incarnation, **told}
-
-
-def quorum(t: float, *, attempt: int, seconds: float = 0.08, incarnation: int = 1, **fields) -> dict:
-    return {"t": t, "event": "quorum", "attempt": attempt, "seconds": seconds, "incarnation": incarnation, **fields}
-
-
-def step(s: int, *, t: float, incarnation: int = 1, attempt: int | None = None, **fields) -> dict:
-    told = {"phases": STEP, "incarnation": incarnation, "attempt": s if attempt is None else attempt}
-    return commit(s, {"g0": [2 * s], "g1": [2 * s + 1]}, t=t, **told | fields)
-
-
-def discard(t: float, *, attempt: int, seconds: float, incarnation: int = 1) -> dict:
-    told = {"phases": {"discarded": seconds}, "attempt": attempt, "reason": "peer_lost"}
-    return {"t": t, "event": "discard", "incarnation": incarnation, **told}
-
-
-def life(*, began: float, ready: float, steps: range, incarnation: int = 1) -> list[dict]:
-    """A start, then a quorum and a commit each second."""
-    found = [start(ready, began=began, incarnation=incarnation)]
-    for n, s in enumerate(steps):
-        found.append(quorum(ready + n + 0.1, attempt=s, incarnation=incarnation))
-        found.append(step(s, t=ready + n + 1, incarnation=incarnation))
-    return found
-
-
-def leaving(t: float, *, incarnation: int = 1, code: int = 0) -> dict:
-    return {"t": t, "event": "exit", "code": code, "reason": "done", "incarnation": incarnation}
-
-
-def of(group: str, event: dict) -> dict:
-    return {**event, "group": group}
-
-
-CHAIN = [confirmed(s) | {"t": 104.0 + s} for s in range(1, 6)]
-LAUNCH = {"t": 100.0, "event": "launch", "groups": ["g0", "g1"]}
+from tests.support.attempts import CHAIN, LAUNCH, STEP, discard, leaving, life, of, quorum, start, step
+from tests.support.logs import lineage, logs
 
 
 def seconds(told, group: str, **options) -> dict[str, float]:
