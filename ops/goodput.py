@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from configs.run_folder import Event
 from configs.words import Lineage
-from ops.history import Logs, confirmed_chain, lineage_of, time_of
+from ops.history import Indexed, Logs, confirmed_chain, lineage_of, time_of
 from ops.lives import Ending, Life, lives_of
 from trainer.phases import OUTSIDE, Phase
 
@@ -103,6 +103,7 @@ class Goodput:
 def read_goodput(logs: Logs, *, since: float = 0.0, groups: Iterable[str] = ()) -> Goodput:
     """The time of a run, or of what a launch that began at ``since`` (unix seconds) added to it. ``groups``: those that
     should have come, beside those that did. Logs on one clock."""
+    logs = Indexed.of_logs(logs)
     times = [t for events in logs.by_writer.values() for e in events if (t := _earliest(e)) >= since]
     began, end = max(min(times, default=0.0), since), max(times, default=0.0)
     end = max(began, end)

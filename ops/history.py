@@ -7,8 +7,11 @@ and the end of a launch all read the run through this file.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from configs.run_folder import Event, RunFolder, parse_event
@@ -39,6 +42,50 @@ class Logs:
         """(group, event) of all groups, in time order."""
         found = [(group, event) for group in self.groups for event in self.of(group, *names)]
         return sorted(found, key=lambda pair: time_of(pair[1]))
+
+
+class Indexed(Logs):
+    """Logs that no longer grow, sorted by name once: for readers who ask many times. Lists are shared: do not change
+    them."""
+
+    @classmethod
+    def of_logs(cls, logs: Logs) -> Indexed:
+        """The same logs, indexed; nothing to do where they are."""
+        return logs if isinstance(logs, Indexed) else cls(logs.by_writer, logs.damaged)
+
+    @functools.cached_property
+    def _named(self) -> dict[tuple[str, str], list[Event]]:
+        named: dict[tuple[str, str], list[Event]] = {}
+        for writer, events in self.by_writer.items():
+            for event in events:
+                named.setdefault((writer, str(event.get("event"))), []).append(event)
+        return named
+
+    @functools.cached_property
+    def _sorted(self) -> dict[tuple[str, str], tuple[list[float], list[Event]]]:
+        return {}
+
+    def of(self, writer: str, *names: str) -> list[Event]:
+        if len(names) == 1:
+            return self._named.get((writer, names[0]), [])
+        return super().of(writer, *names)
+
+    def after(self, writer: str, name: str, t: float) -> Iterator[Event]:
+        """The events of one name after a moment, in time order."""
+        times, events = self._in_order(writer, name)
+        return itertools.islice(events, bisect.bisect_right(times, t), None)
+
+    def last(self, writer: str, name: str, t: float) -> Event | None:
+        """The newest event of one name that is not after a moment."""
+        times, events = self._in_order(writer, name)
+        place = bisect.bisect_right(times, t)
+        return events[place - 1] if place else None
+
+    def _in_order(self, writer: str, name: str) -> tuple[list[float], list[Event]]:
+        if (writer, name) not in self._sorted:
+            events = sorted(self.of(writer, name), key=time_of)
+            self._sorted[writer, name] = [time_of(e) for e in events], events
+        return self._sorted[writer, name]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,13 @@ follow one another without a gap.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from configs.run_folder import Event
-from ops.history import Logs, time_of
+from ops.history import Indexed, Logs, time_of
 from ops.lives import ORDERLY, Ending, Life, departure_of, exit_of, lives_of
 
 PARTS = ("detection", "burial", "restart", "join", "heal", "first_share")
@@ -64,6 +65,7 @@ class _Death:
 
 def recoveries(logs: Logs) -> tuple[Recovery, ...]:
     """Every death of a group that was no orderly end, in time order."""
+    logs = Indexed.of_logs(logs)
     last = max((time_of(e) for events in logs.by_writer.values() for e in events), default=0.0)
     lives = {group: lives_of(logs, group, until=last) for group in logs.groups}
     deaths = sorted([*_launched(logs), *_apart(logs, lives)], key=lambda death: death.seen)
@@ -119,7 +121,7 @@ def _apart(logs: Logs, lives: Mapping[str, Iterable[Life]]) -> list[_Death]:
     return found
 
 
-def _recovery(logs: Logs, death: _Death, deaths: Iterable[_Death], lives: Iterable[Life]) -> Recovery:
+def _recovery(logs: Indexed, death: _Death, deaths: Iterable[_Death], lives: Iterable[Life]) -> Recovery:
     group = death.group
     before = max((d.seen for d in deaths if d.group == group and d.seen < death.seen), default=0.0)
     kill = _announced(logs, group=group, since=before, until=death.seen)
@@ -179,10 +181,10 @@ def _announced(logs: Logs, *, group: str, since: float, until: float) -> Event |
     return max(inside, key=time_of) if inside else None
 
 
-def _first_share(logs: Logs, *, group: str, after: float, until: float) -> float | None:
+def _first_share(logs: Indexed, *, group: str, after: float, until: float) -> float | None:
     """When the group first committed a share of its own after a moment; None when it ended before that."""
-    for event in logs.of(group, "commit"):
-        if time_of(event) > after and (event.get("shares") or {}).get(group):
+    for event in logs.after(group, "commit", after):
+        if (event.get("shares") or {}).get(group):
             return time_of(event) if time_of(event) < until else None
     return None
 
@@ -190,26 +192,27 @@ def _first_share(logs: Logs, *, group: str, after: float, until: float) -> float
 def stall_of(logs: Logs, *, group: str, t: float) -> float | None:
     """What a death of ``group`` at ``t`` cost the others: the longest wait of a survivor for its next attempt; with no
     survivor, that of the group itself."""
-    seated = [e for e in logs.of(group, "quorum") if time_of(e) <= t]
-    last = seated[-1] if seated else {}
+    logs = Indexed.of_logs(logs)
+    last = logs.last(group, "quorum", t) or {}
     survivors = [g for g in (last.get("participants") or logs.groups) if g != group]
     waits = [wait for g in survivors or [group] if (wait := _wait_of(logs, group=g, t=t, lost=last)) is not None]
     return max(waits, default=None)
 
 
-def _wait_of(logs: Logs, *, group: str, t: float, lost: Event) -> float | None:
+def _wait_of(logs: Indexed, *, group: str, t: float, lost: Event) -> float | None:
     """Seconds for which the death at ``t`` kept ``group`` waiting: from the death, or from when it began to wait for
     the dead group (in a reduce that came to nothing, else in asking for the quorum) if that is later, to its next
     attempt without it. ``lost`` is the dead group's last quorum, whose id ends with it; a ``quorum`` event is written
     once the quorum is there."""
-    after = [e for e in logs.of(group, "quorum") if time_of(e) > t and e.get("quorum_id") != lost.get("quorum_id")]
-    if not after:
+    later = logs.after(group, "quorum", t)
+    first = next((e for e in later if e.get("quorum_id") != lost.get("quorum_id")), None)
+    if first is None:
         return None
-    begins = time_of(after[0])
+    begins = time_of(first)
     if group == lost.get("group"):
         return begins - t
-    discards = [e for e in logs.of(group, "discard") if t < time_of(e) <= begins]
+    discards = list(itertools.takewhile(lambda e: time_of(e) <= begins, logs.after(group, "discard", t)))
     waits = [time_of(e) - float(e["waited_s"]) for e in discards if "waited_s" in e]
-    if not discards and "seconds" in after[0]:
-        waits = [begins - float(after[0]["seconds"])]
+    if not discards and "seconds" in first:
+        waits = [begins - float(first["seconds"])]
     return begins - max(t, min(waits, default=t))

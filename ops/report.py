@@ -19,7 +19,7 @@ from configs.run_folder import Event, RunFolder
 from configs.words import Outcome
 from ops.clocks import Clock, align
 from ops.goodput import GONE, WORK, Goodput, read_goodput
-from ops.history import Logs, confirmed_commits, digests, lineage_of, time_of
+from ops.history import Indexed, Logs, confirmed_commits, digests, lineage_of, time_of
 from ops.ledger import Ledger, read_ledger
 from ops.ratios import DEFINITIONS, Ratios, read_ratios
 from ops.recovery import Recovery, recoveries, summary
@@ -108,7 +108,8 @@ def read_plan(run: Path) -> Plan:
 def read_report(logs: Logs, *, since: float = 0.0, plan: Plan | None = None) -> Report:
     """The report of a run, or of what a launch that began at ``since`` (unix seconds) added to it."""
     plan = plan or Plan()
-    logs, clocks = align(logs)
+    aligned, clocks = align(logs)
+    logs = Indexed.of_logs(aligned)
     named = _named(logs)
     never = _never_came(logs, named, plan)
     history = confirmed_commits(logs)
