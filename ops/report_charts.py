@@ -137,7 +137,7 @@ def losses(ax: Axes, report: Report) -> None:
     rows.append(("work that was kept", 0.0, work, KINDS["work"][1], work * everything))
     for row, (_, begin, width, colour, seconds) in enumerate(rows):
         ax.barh(row, 100 * (begin + width - max(begin, floor)), left=100 * max(begin, floor), color=colour, height=0.7)
-        _beside(ax, 100 * (begin + width), row, f"{100 * width:.1f} %, {seconds:.1f} s")
+        _beside(ax, 100 * (begin + width), row, f"{100 * width:.1f} %, {_long(seconds)}")
     ax.set_yticks(range(len(rows)), [row[0] for row in rows])
     ax.set(xlim=(100 * floor, 100 + 14 * (1 - floor)), ylim=(len(rows) - 0.4, -0.6))
     ax.set_xticks([t for t in ax.get_xticks() if 100 * floor <= t <= 100])
@@ -214,7 +214,8 @@ def _lanes(report: Report) -> list[str]:
 
 def _heights(report: Report) -> list[float]:
     """Inches of each drawing that there is something for."""
-    heights = [max(2.6, 0.9 + 0.34 * len(_lanes(report))), 1.0 + 0.24 * (len(_kinds(report)) + 1)]
+    lanes = len(_lanes(report))
+    heights = [max(2.6, 0.9 + (0.34 if lanes <= BARS else 0.2) * lanes), 1.0 + 0.24 * (len(_kinds(report)) + 1)]
     return [*heights, max(2.0, 0.9 + 0.3 * min(len(report.recoveries), BARS))] if report.recoveries else heights
 
 
@@ -223,6 +224,11 @@ def _unit(wall_s: float) -> tuple[float, str]:
         if wall_s >= least:
             return unit, label
     return 1.0, "seconds"
+
+
+def _long(seconds: float) -> str:
+    unit, label = _unit(seconds)
+    return f"{seconds / unit:,.1f} {label if unit > 1 else 's'}"
 
 
 def _name(report: Report, recovery: Recovery) -> str:

@@ -38,6 +38,7 @@ def test_the_time_of_a_run_with_a_kill_adds_up(rig):
     for report in (*going, report_of(run)):
         adds_up(report)
 
+    assert [event["groups"] for event in run.events("launcher", "launch")] == [["g0", "g1"]]
     report = report_of(run)
     assert not report.goodput.running
     assert not report.damaged
