@@ -138,7 +138,6 @@ def test_a_dry_run_still_refuses_what_is_wrong(tmp_path):
 
 ACTING = {
     "job.custom_config_module": "my.config",
-    "launch.price_per_group_hour": "2.5",
     "fault_tolerance.divergence_check": "true",
     "model.name": "qwen3",
     "model.flavor": "debugmodel",
