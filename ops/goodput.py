@@ -27,7 +27,7 @@ from typing import NamedTuple
 from configs.run_folder import Event
 from configs.words import Lineage
 from ops.history import Indexed, Logs, confirmed_chain, lineage_of, time_of
-from ops.lives import Ending, Life, lives_of
+from ops.lives import Ending, Life, launches_of, lives_of
 from trainer.phases import OUTSIDE, Phase
 
 GONE = "gone"
@@ -189,7 +189,8 @@ class _Cutter:
 
 def _spans(logs: Logs, group: str, case: _Case, *, end: float) -> list[Span]:
     lives = lives_of(logs, group, until=end)
-    launches = [time_of(e) for e in _launches(logs, group)]
+    told = launches_of(logs, group) if logs.of("launcher", "launch") else logs.of("launcher", "lighthouse")[:1]
+    launches = [time_of(e) for e in told]
     begins = [time_of(e) for events in logs.by_writer.values() for e in events[:1]]
     cutter = _Cutter(min([end, *begins, *(life.began for life in lives)]))
     for life in lives:
@@ -201,12 +202,6 @@ def _spans(logs: Logs, group: str, case: _Case, *, end: float) -> list[Span]:
         _cut_life(cutter, life, case)
     cutter.until(end, GONE)
     return cutter.spans
-
-
-def _launches(logs: Logs, group: str) -> list[Event]:
-    """The events with which a launcher began that started this group."""
-    told = logs.of("launcher", "launch")
-    return [e for e in told if group in (e.get("groups") or ())] if told else logs.of("launcher", "lighthouse")[:1]
 
 
 def _cut_life(cutter: _Cutter, life: Life, case: _Case) -> None:

@@ -91,8 +91,9 @@ def _life(
     start = next((e for e in events if e.get("event") == "start"), None)
     end, ending = _end(logs, group, incarnation, events, began=began)
     if end is None:
-        end = limit if last else max((time_of(e) for e in events), default=began)
-        ending = Ending.OPEN if last else Ending.FAILED
+        spoken = max((time_of(e) for e in events), default=began)
+        over = not last or any(time_of(e) > spoken for e in launches_of(logs, group))
+        end, ending = (spoken, Ending.FAILED) if over else (limit, Ending.OPEN)
     return Life(
         group=group,
         incarnation=incarnation,
@@ -131,6 +132,11 @@ def _killed(logs: Logs, group: str, after: float, before: float) -> float:
     """The moment of the kill that somebody announced between two moments; the later one where nobody did."""
     faults = [e for e in logs.of("launcher", "fault") if e.get("group") == group and e.get("action") == "kill"]
     return min((time_of(e) for e in faults if after <= time_of(e) <= before), default=before)
+
+
+def launches_of(logs: Logs, group: str) -> list[Event]:
+    """The events with which a launcher began that started this group: what it had started before is dead by then."""
+    return [e for e in logs.of("launcher", "launch") if group in (e.get("groups") or ())]
 
 
 def exit_of(logs: Logs, group: str, incarnation: int, *, after: float = 0.0) -> Event | None:

@@ -9,12 +9,13 @@ The factors are those of published accounts of fault-tolerant training, over the
 Their product is *goodput*: committed tokens per second over those of the undisturbed run. Undisturbed is this run's
 median step in which every group trained, after another such step. With a constant batch fewer groups take longer for a
 step; with one per group they do less: both is participation here, so that the product is right for either. Counted
-from the first commit on, for before it there is no speed; the whole run, its start included, is in the ledger
-(goodput.py). Pure.
+from the first commit on, for before it there is no speed, and without the time between two launches. The whole run is
+in the ledger (goodput.py). Pure.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import statistics
@@ -73,7 +74,7 @@ def read_ratios(logs: Logs, *, groups: int, since: float = 0.0) -> Ratios:
     full = [int(e.get("tokens") or 0) for e in history if _trained(e) == groups]
     if usual is None or last <= first or not tokens or not participation:
         return Ratios(commit_ratio=commit, participation_ratio=participation, undisturbed_step_s=usual)
-    goodput = tokens * usual / statistics.median(full) / (last - first)
+    goodput = tokens * usual / statistics.median(full) / (last - first - _down(logs, first, last))
     return Ratios(
         commit_ratio=commit,
         participation_ratio=participation,
@@ -81,6 +82,13 @@ def read_ratios(logs: Logs, *, groups: int, since: float = 0.0) -> Ratios:
         goodput_ratio=goodput,
         undisturbed_step_s=usual,
     )
+
+
+def _down(logs: Logs, since: float, until: float) -> float:
+    """Seconds between the last event of each launch and the next launch."""
+    launches = [time_of(e) for e in logs.of("launcher", "launch") if since < time_of(e) <= until]
+    times = sorted(time_of(e) for events in logs.by_writer.values() for e in events) if launches else []
+    return sum(t - max(since, times[max(bisect.bisect_left(times, t) - 1, 0)]) for t in launches)
 
 
 def _attempts(logs: Logs, since: float, until: float) -> int:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ops.clocks import align
 from ops.goodput import PHASES, read_goodput
+from ops.ratios import read_ratios
 from ops.report import Plan, read_report
 from tests.support.attempts import CHAIN, LAUNCH, STEP, discard, leaving, life, of, quorum, start, step
 from tests.support.logs import lineage, logs
@@ -76,15 +77,23 @@ def test_a_burial_that_was_found_out_late_tells_no_time():
 
 
 def test_a_run_killed_whole_and_launched_again():
-    first, second = (
-        life(began=101.0, ready=104.0, steps=range(1, 4)),
-        life(began=202.0, ready=204.0, steps=range(4, 6), incarnation=2),
-    )
-    told = logs(CHAIN, [LAUNCH, LAUNCH | {"t": 200.0}], g0=[*first, *second])
+    first = life(began=101.0, ready=104.0, steps=range(1, 4))
+    second = life(began=202.0, ready=204.0, steps=range(4, 6), incarnation=2)
+    chain = [*CHAIN[:3], CHAIN[3] | {"t": 205.0}, CHAIN[4] | {"t": 206.0}]
+    told = logs(chain, [LAUNCH, LAUNCH | {"t": 200.0}], g0=[*first, *second])
     found = read_goodput(told).seconds["g0"]
     assert found["gone"] == pytest.approx(200.0 - 107.0)
     assert found["starting"] == pytest.approx(3.5 + 3.5)
     assert seconds(told, "g0", since=200.0)["starting"] == 3.5
+    ratios = read_ratios(told, groups=2)
+    assert ratios.goodput_ratio == pytest.approx(4 / (4 + 4))  # four steps, and a start of four seconds
+
+
+def test_a_run_killed_whole_whose_next_launch_comes_to_nothing():
+    told = logs(CHAIN[:3], [LAUNCH, LAUNCH | {"t": 200.0}], g0=life(began=101.0, ready=104.0, steps=range(1, 4)))
+    found = read_goodput(told).seconds["g0"]
+    assert found["gone"] == pytest.approx(200.0 - 107.0)
+    assert "waiting" not in found
 
 
 def test_a_group_that_never_came_is_gone_all_the_time():

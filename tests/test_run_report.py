@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -25,11 +26,11 @@ def adds_up(report: Report) -> None:
 
 def test_the_time_of_a_run_with_a_kill_adds_up(rig):
     config = rig.config("report", ranks=1, steps=12, chaos__failpoints=["g1:forward@4#0:kill"])
+    root = Path(config.job.dump_folder)
     going: list[Report] = []
 
     def look(line: str) -> None:
         if line.startswith("step"):
-            root = rig.config("report", steps=12).job.dump_folder
             going.append(read_report(read_logs(root), plan=read_plan(root)))
 
     run = rig.run_config(config, hear=look)
