@@ -19,6 +19,7 @@ Clocks of several hosts were made one before (clocks.py). Read by report.py and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +64,7 @@ class Goodput:
     running: bool
     """The logs do not tell its end: it is going on, or nobody was left to tell."""
 
-    @property
+    @functools.cached_property
     def seconds(self) -> dict[str, dict[str, float]]:
         """By group and phase; phases without time are left out. Each group's sum is the wall time."""
         sums = {group: _sums(spans) for group, spans in self.spans.items()}
@@ -73,7 +74,7 @@ class Goodput:
             assert min(phases.values(), default=0.0) >= 0.0, f"{group}: {phases}"
         return sums
 
-    @property
+    @functools.cached_property
     def total(self) -> dict[str, float]:
         """Group-seconds by phase, of all groups."""
         every = self.seconds.values()
