@@ -25,7 +25,7 @@ def adds_up(report: Report) -> None:
 
 
 def test_the_time_of_a_run_with_a_kill_adds_up(rig):
-    config = rig.config("report", ranks=1, steps=12, chaos__failpoints=["g1:forward@4#0:kill"])
+    config = rig.config("report", ranks=1, steps=40, chaos__failpoints=["g1:forward@4#0:kill"])
     root = Path(config.job.dump_folder)
     going: list[Report] = []
 
@@ -48,20 +48,23 @@ def test_the_time_of_a_run_with_a_kill_adds_up(rig):
     dead = report.seconds["g1"]
     assert dead["gone"] > 0
     assert dead["discarded"] > 0
-    assert dead["starting"] > report.seconds["g0"]["starting"]  # twice
     assert dead["heal"] > 0
+    died = report.recoveries[0].t - report.goodput.began
+    again = {g: [s for s in report.goodput.spans[g] if s.phase == "starting" and s.begin >= died] for g in ("g0", "g1")}
+    assert again["g1"]
+    assert not again["g0"]
     for seconds in report.seconds.values():
         assert seconds["other"] < 0.1 * report.wall_s  # its records tell of nearly every second
     (found,) = report.recoveries
     assert found.recovery_s == pytest.approx(math.fsum(found.parts_s.values()), abs=1e-6)
     assert found.heal_s <= found.parts_s["heal"] + 0.05
     ratios = report.ratios
-    assert 12 / 15 <= ratios.commit_ratio < 1
+    assert 0.5 < ratios.commit_ratio < 1
     assert 0.5 < ratios.participation_ratio < 1
 
-    again = rig.run("report", ranks=1, steps=14)
-    assert again.code == Exit.DONE, again.said
-    longer = report_of(again)
+    resumed = rig.run("report", ranks=1, steps=42)
+    assert resumed.code == Exit.DONE, resumed.said
+    longer = report_of(resumed)
     adds_up(longer)
     assert longer.seconds["g0"]["gone"] > report.seconds["g0"].get("gone", 0.0)  # between the two launches
     assert longer.seconds["g0"]["starting"] > report.seconds["g0"]["starting"]
