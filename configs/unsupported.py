@@ -113,7 +113,6 @@ GATES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("debug.deterministic_warn_only", "determinism that only warns", bool),
     ("experimental.custom_args_module", "config classes of the user's own", bool),
     ("launch.nodes_per_group", "groups over several nodes", _above_one),
-    ("launch.price_per_group_hour", "costs in the report", _off_default(None)),
     ("fault_tolerance.semi_sync_method", "semi-synchronous training (LocalSGD, DiLoCo)", bool),
     (
         "checkpoint.create_seed_checkpoint",

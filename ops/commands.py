@@ -41,8 +41,8 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         path=("report",),
-        does="Say what a run came to: wall time, work kept and thrown away, speed, recoveries",
-        example="phalanx report outputs/demo --json",
+        does="Say what a run came to: where every second went, goodput, recoveries; draw it with --png and --html",
+        example="phalanx report outputs/demo --html demo.html",
         module="ops.report_command",
     ),
     Command(

@@ -7,21 +7,28 @@ and the end of a launch all read the run through this file.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from configs.run_folder import Event, RunFolder, read_events
+from configs.run_folder import Event, RunFolder, parse_event
 from configs.words import SCRATCH, Exit, ExitRequest, Lineage
+from ops.soundness import fault_of
 
+YEAR_S = 366 * 86400.0
+"""An event that is farther than this from the middle of a run's events has a damaged time."""
 NOT_GROUPS = frozenset({"lighthouse", "launcher"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Logs:
-    """The event logs of one run, by writer."""
+    """The event logs of one run, by writer; and the lines that could not be read, as ``events/g1.jsonl:210: why``."""
 
     by_writer: Mapping[str, Sequence[Event]]
+    damaged: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -35,6 +42,50 @@ class Logs:
         """(group, event) of all groups, in time order."""
         found = [(group, event) for group in self.groups for event in self.of(group, *names)]
         return sorted(found, key=lambda pair: time_of(pair[1]))
+
+
+class Indexed(Logs):
+    """Logs that no longer grow, sorted by name once: for readers who ask many times. Lists are shared: do not change
+    them."""
+
+    @classmethod
+    def of_logs(cls, logs: Logs) -> Indexed:
+        """The same logs, indexed; nothing to do where they are."""
+        return logs if isinstance(logs, Indexed) else cls(logs.by_writer, logs.damaged)
+
+    @functools.cached_property
+    def _named(self) -> dict[tuple[str, str], list[Event]]:
+        named: dict[tuple[str, str], list[Event]] = {}
+        for writer, events in self.by_writer.items():
+            for event in events:
+                named.setdefault((writer, str(event.get("event"))), []).append(event)
+        return named
+
+    @functools.cached_property
+    def _sorted(self) -> dict[tuple[str, str], tuple[list[float], list[Event]]]:
+        return {}
+
+    def of(self, writer: str, *names: str) -> list[Event]:
+        if len(names) == 1:
+            return self._named.get((writer, names[0]), [])
+        return super().of(writer, *names)
+
+    def after(self, writer: str, name: str, t: float) -> Iterator[Event]:
+        """The events of one name after a moment, in time order."""
+        times, events = self._in_order(writer, name)
+        return itertools.islice(events, bisect.bisect_right(times, t), None)
+
+    def last(self, writer: str, name: str, t: float) -> Event | None:
+        """The newest event of one name that is not after a moment."""
+        times, events = self._in_order(writer, name)
+        place = bisect.bisect_right(times, t)
+        return events[place - 1] if place else None
+
+    def _in_order(self, writer: str, name: str) -> tuple[list[float], list[Event]]:
+        if (writer, name) not in self._sorted:
+            events = sorted(self.of(writer, name), key=time_of)
+            self._sorted[writer, name] = [time_of(e) for e in events], events
+        return self._sorted[writer, name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +142,38 @@ def read_logs(run: Path) -> Logs:
     paths = sorted(folder.events.glob("*.jsonl")) if folder.events.is_dir() else []
     if not paths:
         raise ExitRequest(Exit.BAD_CONFIG, f"{run}: no event logs in {folder.events} (is this a run folder?)")
-    return Logs({path.stem: tuple(read_events(path)) for path in paths})
+    by_writer: dict[str, tuple[Event, ...]] = {}
+    damaged: list[str] = []
+    for path in paths:
+        by_writer[path.stem], bad = _read_log(path)
+        damaged.extend(f"{folder.events.name}/{path.name}:{why}" for why in bad)
+    every = sorted(time_of(e) for events in by_writer.values() for e in events)
+    middle = every[len(every) // 2] if every else 0.0
+    for writer, events in by_writer.items():
+        strays = [e for e in events if abs(time_of(e) - middle) > YEAR_S]
+        damaged.extend(
+            f"{folder.events.name}/{writer}.jsonl: t = {time_of(e):g} is far from the others" for e in strays
+        )
+        by_writer[writer] = tuple(e for e in events if e not in strays) if strays else events
+    return Logs(by_writer, tuple(damaged))
+
+
+def _read_log(path: Path) -> tuple[tuple[Event, ...], list[str]]:
+    """The events of one log, and each line that is none: its number and the reason."""
+    found: list[Event] = []
+    bad: list[str] = []
+    with path.open("rb") as lines:
+        for place, line in enumerate(lines, start=1):
+            event = parse_event(line)
+            if not line.endswith(b"\n"):
+                bad.append(f"{place}: the last line is not whole")
+            elif event is not None and (why := fault_of(event)):
+                bad.append(f"{place}: {why}")
+            elif event is not None:
+                found.append(event)
+            elif line.strip():
+                bad.append(f"{place}: no event")
+    return tuple(found), bad
 
 
 def confirmed_chain(lighthouse: Iterable[Event]) -> Chain:

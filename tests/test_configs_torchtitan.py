@@ -137,7 +137,6 @@ def test_a_dry_run_still_refuses_what_is_wrong(tmp_path):
 
 ACTING = {
     "job.custom_config_module": "my.config",
-    "launch.price_per_group_hour": "2.5",
     "model.name": "qwen3",
     "model.flavor": "debugmodel",
     "model.converters": "quantize.linear.float8",

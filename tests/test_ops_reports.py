@@ -112,7 +112,7 @@ def test_report_counts_attempts_once():
     told["g1"].append({"t": 2.3, "event": "discard", "step": 2, "attempt": 7, "reason": "collective_error"})
     report = read_report(logs(**told))
     assert (report.steps, report.commits, dict(report.discards)) == (5, 5, {"peer_lost": 1})
-    assert report.commit_ratio == pytest.approx(5 / 6)
+    assert report.ratios.commit_ratio == pytest.approx(5 / 6)
     assert report.tokens_per_s == pytest.approx(4 * 16 / 4.0)
     assert (report.loss_first, report.loss_last) == (9.0, 5.0)
     assert (report.digest, report.digests_agree) == ("d5", True)

@@ -47,10 +47,28 @@ def test_time_before_a_phase_is_entered_belongs_to_the_one_before(clock):
 
 def test_discarded_attempt_is_one_phase(clock):
     phases = Phases(clock=clock)
+    phases.enter(Phase.QUORUM)
     clock.now += 3
     phases.enter(Phase.COMPUTE)
     clock.now += 2
-    assert phases.take(next_phase=Phase.OTHER, discarded=True) == {"discarded": 5}
+    assert phases.take(next_phase=Phase.OTHER, discarded=True) == {"starting": 0, "discarded": 5}
+
+
+def test_what_came_before_an_attempt_is_not_discarded_with_it(clock):
+    phases = Phases(clock=clock)
+    clock.now += 8
+    phases.enter(Phase.REHEARSE)
+    clock.now += 4
+    phases.enter(Phase.QUORUM)
+    clock.now += 1
+    phases.enter(Phase.COMPUTE)
+    clock.now += 2
+    taken = phases.take(next_phase=Phase.CHECKPOINT_STALL, discarded=True)
+    assert taken == {"starting": 8, "rehearse": 4, "discarded": 3}
+    clock.now += 0.5
+    phases.enter(Phase.QUORUM)
+    clock.now += 1
+    assert phases.take(next_phase=Phase.OTHER, discarded=True) == {"checkpoint_stall": 0.5, "discarded": 1}
 
 
 def test_nothing_is_counted_twice_over_takes(clock):

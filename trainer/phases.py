@@ -28,6 +28,10 @@ class Phase(enum.StrEnum):
     OTHER = "other"
 
 
+OUTSIDE = (Phase.STARTING, Phase.REHEARSE, Phase.CHECKPOINT_STALL)
+"""What comes before an attempt is no part of it, and is not lost with it."""
+
+
 class Phases:
     """A stopwatch that is always in one phase."""
 
@@ -59,9 +63,10 @@ class Phases:
         return self._attempt.get(phase, 0.0)
 
     def take(self, *, next_phase: Phase, discarded: bool = False) -> dict[str, float]:
-        """Seconds by phase since the last ``take``; an attempt that was discarded is one phase."""
+        """Seconds by phase since the last ``take``; an attempt that was discarded is one phase, whatever it did."""
         self.enter(next_phase)
         taken, self._attempt = self._attempt, {}
         if discarded:
-            return {Phase.DISCARDED.value: sum(taken.values())}
+            before = {phase: taken.pop(phase) for phase in OUTSIDE if phase in taken}
+            taken = {**before, Phase.DISCARDED: sum(taken.values())}
         return {phase.value: seconds for phase, seconds in taken.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -126,6 +127,7 @@ class LocalRun:
         return code, reason
 
     def _run(self) -> tuple[int, str]:
+        self._sink("launch", host=socket.gethostname(), groups=[layout.group for layout in self._orders.layouts])
         self._tls = tls_of(self._orders.config)
         self._warm.start_server()  # its imports take seconds: the rest goes on beside them
         url = self._orders.lighthouse or self._start_lighthouse()

@@ -9,7 +9,7 @@ from typing import Any
 from configs.words import Exit
 from ops.history import digests, read_logs
 from ops.recovery import Recovery
-from ops.report import Report, read_report, text_of
+from ops.report import Report, read_plan, read_report, text_of
 from ops.result import Result
 
 
@@ -17,7 +17,7 @@ def summarise(run: Path, *, code: int, reason: str, since: float, undisturbed: P
     """Read a run's logs after it has ended. ``undisturbed``: the run whose final state must be the same; where that,
     the groups' agreement or the ledger does not hold, a code of 0 becomes 1."""
     logs = read_logs(run)
-    report = read_report(logs, since=since)
+    report = read_report(logs, since=since, plan=read_plan(run))
     data = launch_json(report, run=run)
     lines = [f"{run}: {reason}"]
     checks: list[bool] = []
@@ -47,7 +47,7 @@ def launch_json(report: Report, *, run: Path) -> dict[str, Any]:
         "discards": sum(report.discards.values()),
         "loss_first": report.loss_first,
         "loss_last": report.loss_last,
-        "kills": [_kill(recovery) for recovery in report.recoveries if recovery.code < 0],
+        "kills": [_kill(recovery) for recovery in report.recoveries if recovery.killed],
         "ledger": report.ledger.as_json(),
         "digests_agree": report.digests_agree,
         "digest": report.digest,

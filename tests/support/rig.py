@@ -18,6 +18,7 @@ from configs.run_folder import Event, RunFolder, read_events
 from configs.schema import Config
 from configs.words import Lineage
 from ops.console import Console
+from ops.goodput import read_goodput
 from ops.history import Logs, confirmed_chain, read_logs
 from ops.launch.command import layouts_of
 from ops.launch.requests import Requests
@@ -151,9 +152,10 @@ class _Heard(Console):
 
 
 def holds(run: Run, *, steps: int) -> None:
-    """Exactly once: the ledger of a run that has committed ``steps`` steps."""
+    """Exactly once: the ledger of a run that has committed ``steps`` steps. And of its time every second is told."""
     ledger = run.ledger
     assert (ledger.missing, ledger.duplicated, ledger.order_matches, ledger.steps) == (0, 0, True, steps), ledger
+    assert read_goodput(run.logs).seconds  # asserts that they sum to the wall time
 
 
 def _text(value: object) -> str:
