@@ -5,6 +5,7 @@ from __future__ import annotations
 from ops.cli import Command
 
 BENCHMARKS = {
+    "chaos": "ops.bench.chaos_command",
     "lighthouse": "ops.bench.lighthouse_command",
     "recovery": "ops.bench.recovery_command",
 }
@@ -98,7 +99,7 @@ COMMANDS: tuple[Command, ...] = (
             does=does,
             example=f"phalanx bench {name} --json",
             module=BENCHMARKS.get(name),
-            takes_keys=name == "recovery",
+            takes_keys=name in ("chaos", "recovery"),
         )
         for name, does in (
             ("recovery", "Measure stalls and recoveries, beside stock torchft and torchrun"),

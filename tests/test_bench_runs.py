@@ -11,7 +11,10 @@ import sys
 import pytest
 
 from configs.dump import to_toml
-from ops.bench.children import tree
+from ops.bench.children import signal_all, tree
+from ops.bench.ours import OurJob
+from ops.bench.pin import strays
+from ops.bench.watch import share_of_successor
 from tests.support.lighthouse import ROOT, wait_until
 
 LIMIT_S = 280
@@ -85,6 +88,38 @@ def test_a_kill_is_measured(config):
     assert min(parts.values()) >= 0
     assert sum(parts.values()) == pytest.approx(found["replica_recovery_s"]["median"])
     assert found["stock"] == {"stall_s": None, "replica_recovery_s": None, "step_s": None}
+
+
+def test_a_group_keeps_to_its_core_in_all_its_lives(config, tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("one core cannot be left")
+    one = frozenset(cores[-1:])
+    keys = ("--training.steps", "1000000", "--launch.groups", "1")
+    with OurJob(folder=tmp_path / "job", config=config, keys=keys, ranks=2, shares={"g0": one}) as job:
+        job.lighthouse()
+        job.join("g0", "g0")
+        job.watch.until("a step", lambda logs: share_of_successor(logs, "g0", 0))
+        first, incarnation = job.ranks("g0"), job.incarnation("g0")
+        assert len(first) == 2
+        signal_all(first, signal.SIGKILL)
+        job.watch.until("its successor", lambda logs: share_of_successor(logs, "g0", incarnation))
+        assert len(job.ranks("g0")) == 2
+        assert not set(first) & set(job.ranks("g0"))
+        assert strays(job.pids("g0"), one) == []
+
+
+@pytest.mark.long  # five cold starts
+def test_committed_work_is_measured_beside_stock_torchft_and_restarts(config):
+    found = bench("chaos", "--wall-s", "16", "--mtbf-s", "8", "--calm-s", "4", "--config", config)
+    assert (found["wall_s"], found["mtbf_s"], len(found["trace"])) == (16, 8, 2)
+    for system in ("phalanx", "stock_torchft", "restart"):
+        assert 0 < found[system]["committed_ratio"] < 2
+        assert found[system]["native_ratio"] > 0
+        assert 0 < found[system]["ceiling_ratio"] < 1
+        assert found[system]["kills"] == 2
+    assert found["save_interval_steps"] >= 1
+    assert found["cores"] is None or len(set(map(tuple, found["cores"].values()))) == 2
 
 
 @pytest.mark.long  # several cold starts
