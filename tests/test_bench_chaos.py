@@ -154,6 +154,7 @@ def test_the_figures_of_a_system():
     assert found["ceiling_ratio"] == pytest.approx(0.75)
     assert (found["steps"], found["kills"], found["rolled_back_steps"], found["never_back"]) == (2, 1, 1, 0)
     assert found["recovery_s"]["median"] == 2.0
+    assert found["lost_s"] == {"capacity": 1.0, "in_flight": 0.5, "rest": 0.5}, "half of four seconds"
     data = {"phalanx": found, "stock_torchft": None, "restart": None, "mtbf_s": 5, "wall_s": 4}
     told = text_of(data | {"native_tokens_per_s": 20.0, "cores": None, "save_interval_steps": 6})
     assert "phalanx" in told

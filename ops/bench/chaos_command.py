@@ -35,11 +35,12 @@ from ops.bench.native_rank import LOG
 from ops.bench.ours import OurJob
 from ops.bench.pin import Shares, equal_shares, strays
 from ops.bench.plain import LIVES
+from ops.bench.recovery import Fault, medians, parts_of
 from ops.bench.stock import StockJob, trains_together
-from ops.bench.trace import Played, failure_trace, play
+from ops.bench.trace import Kill, Played, failure_trace, play
 from ops.bench.watch import NotMeasured, Watch, commits_together
 from ops.console import Console
-from ops.history import Logs
+from ops.history import Logs, time_of
 from ops.result import Result, UsageError
 
 SYSTEMS = ("phalanx", "stock_torchft", "restart")
@@ -148,6 +149,7 @@ class Bench:
         )
         self._keys = keys
         self._ranks = ranks_per_group(config)
+        self._parts: dict[str, float] | None = None
 
     def measure(self, only: Sequence[str]) -> dict[str, Any]:
         """Train undisturbed and through the trace with each system that is asked for."""
@@ -173,6 +175,7 @@ class Bench:
             "groups": len(self._groups),
             "ranks_per_group": self._ranks,
             "tokens_per_step": tokens_per_step(self._config),
+            "recovery_parts_s": self._parts,
             "native_tokens_per_s": native,
             "native_before_after_tokens_per_s": [first, last],
             "save_s": save_s,
@@ -233,6 +236,9 @@ class Bench:
                 job, lambda logs, after: commits_together(logs, self._groups, after=after, count=TOGETHER)
             )
             logs = job.watch.look()
+        faults = [Fault(group=kill.group, incarnation=_incarnation(logs, kill), t=kill.t) for kill in played.kills]
+        parts = [found for fault in faults if (found := parts_of(logs, fault)) is not None]
+        self._parts = medians(parts)
         history, rolled_back = our_history(logs, seq_len=self._config.training.seq_len)
         return Lived(calm=calm, played=played, history=history, rolled_back=rolled_back, shares=self._own_shares(logs))
 
@@ -293,6 +299,12 @@ class Bench:
 def _shares(groups: Sequence[str]) -> Shares | None:
     cores = sorted(os.sched_getaffinity(0))
     return equal_shares(cores, groups) if len(cores) >= len(groups) else None
+
+
+def _incarnation(logs: Logs, kill: Kill) -> int:
+    """Of the life of a group that was hit."""
+    starts = [e for e in logs.of(kill.group, "start") if time_of(e) <= kill.t]
+    return int(starts[-1]["incarnation"]) if starts else 0
 
 
 def _percent(value: float | None) -> str:

@@ -8,6 +8,7 @@ of its own again.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -141,9 +142,23 @@ def outages(kills: Sequence[Kill], shares: Mapping[str, Sequence[Share]]) -> lis
 
 def ceiling(gone: Sequence[Outage], *, groups: int, played: Played) -> float:
     """The share of the capacity that the outages leave."""
-    end = played.end
-    lost = sum(min(one.back if one.back is not None else end, end) - one.begin for one in gone)
-    return 1.0 - lost / (groups * (end - played.begin))
+    return 1.0 - _lost_capacity(gone, groups=groups, played=played) / (played.end - played.begin)
+
+
+def losses(lived: Lived, gone: Sequence[Outage], *, ratio: float) -> dict[str, float]:
+    """Where the seconds of the trace went that are missing from the committed ratio, each in seconds of all groups:
+    *capacity* of groups that were gone; *in_flight*, since the last commit when a group was killed; *rest*: waiting for
+    each other, healing, work that was rolled back, slower steps."""
+    played = lived.played
+    total = (1.0 - ratio) * (played.end - played.begin)
+    capacity = _lost_capacity(gone, groups=len(lived.shares), played=played)
+    commits = [one.t for one in lived.history]
+    in_flight = 0.0
+    for kill in played.kills:
+        before = bisect.bisect_right(commits, kill.t)
+        if before and any(one.begin == kill.t for one in gone):
+            in_flight += kill.t - commits[before - 1]
+    return {"capacity": capacity, "in_flight": in_flight, "rest": total - capacity - in_flight}
 
 
 def save_interval(*, save_s: float, mtbf_s: float, step_s: float) -> int:
@@ -156,8 +171,9 @@ def figures(lived: Lived, *, native_rate: float) -> dict[str, Any]:
     played, gone = lived.played, outages(lived.played.kills, lived.shares)
     rate, calm = committed_rate(lived.history, played), calm_rate(lived.history, *lived.calm)
     steps = [one for one in lived.history if played.begin < one.t <= played.end]
+    ratio = _over(rate, calm)
     return {
-        "committed_ratio": _over(rate, calm),
+        "committed_ratio": ratio,
         "native_ratio": _over(rate, native_rate),
         "ceiling_ratio": ceiling(gone, groups=len(lived.shares), played=played),
         "tokens_per_s": rate,
@@ -166,8 +182,15 @@ def figures(lived: Lived, *, native_rate: float) -> dict[str, Any]:
         "rolled_back_steps": lived.rolled_back,
         "kills": len(played.kills),
         "recovery_s": spread([one.back - one.begin for one in gone if one.back is not None]),
+        "lost_s": None if ratio is None else losses(lived, gone, ratio=ratio),
         "never_back": sum(one.back is None for one in gone),
     }
+
+
+def _lost_capacity(gone: Sequence[Outage], *, groups: int, played: Played) -> float:
+    """Seconds of all groups."""
+    end = played.end
+    return sum(min(one.back if one.back is not None else end, end) - one.begin for one in gone) / groups
 
 
 def _over(rate: float, reference: float) -> float | None:

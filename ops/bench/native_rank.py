@@ -38,7 +38,7 @@ class Native:
     """The training loop of one rank."""
 
     def __init__(self, config: Config) -> None:
-        dist.init_process_group("gloo")
+        """The default process group is all ranks, group after group."""
         ranks, groups = ranks_per_group(config), config.launch.groups
         self._config = config
         self._groups = [f"g{i}" for i in range(groups)]
@@ -48,13 +48,13 @@ class Native:
         self._model = sharded_model(config, vocab_size=self._data.store.vocab_size, mesh=mesh)
         self._optimizer = plain_optimizer(config, self._model)
         ensure_optimizer_state(self._optimizer)
-        self._state = closed_list([self._model], [self._optimizer])
+        self.state = closed_list([self._model], [self._optimizer])
         self._folder = Path(config.job.dump_folder) / "checkpoints"
         self._life = restarts()
         path = RunFolder(Path(config.job.dump_folder)).event_log(LOG)
         self._log = EventLog(path, group=LOG, incarnation=self._life)
         self._save_every = save_every()
-        self._step = restore(self._state, self._folder) if self._save_every else 0
+        self._step = restore(self.state, self._folder) if self._save_every else 0
         self._tell("start", step=self._step, save_s=self._probe(int(os.environ.get(PROBES, "0"))))
 
     def attempt(self) -> None:
@@ -72,14 +72,14 @@ class Native:
             "commit", step=self._step, shares=shares, seconds=seconds, step_tokens=count, maker=self._life, tokens=count
         )
         if self._save_every and self._step % self._save_every == 0:
-            save(self._state, self._folder, step=self._step, owner=LOG)
+            save(self.state, self._folder, step=self._step, owner=LOG)
 
     def _probe(self, count: int) -> float | None:
         """Median seconds of a save, after one that does not count."""
         seconds = []
         for _ in range(count + 1 if count else 0):
             began = time.perf_counter()
-            save(self._state, self._folder / "probe", step=1, owner=LOG)
+            save(self.state, self._folder / "probe", step=1, owner=LOG)
             dist.barrier()
             seconds.append(time.perf_counter() - began)
         return statistics.median(seconds[1:]) if count else None
@@ -94,6 +94,7 @@ def main() -> None:
     die_with_parent()
     config = load(sys.argv[1], sys.argv[2:])
     torch.set_num_threads(config.launch.threads_per_rank)
+    dist.init_process_group("gloo")
     native = Native(config)
     while True:
         native.attempt()
