@@ -14,7 +14,7 @@ from configs.dump import to_toml
 from ops.bench.children import signal_all, tree
 from ops.bench.ours import OurJob
 from ops.bench.pin import strays
-from ops.bench.watch import share_of_successor
+from ops.bench.watch import Watch, share_of_successor
 from tests.support.lighthouse import ROOT, wait_until
 
 LIMIT_S = 280
@@ -120,6 +120,25 @@ def test_committed_work_is_measured_beside_stock_torchft_and_restarts(config):
         assert found[system]["kills"] == 2
     assert found["save_interval_steps"] >= 1
     assert found["cores"] is None or len(set(map(tuple, found["cores"].values()))) == 2
+
+
+@pytest.mark.long  # cold starts
+@pytest.mark.parametrize("only", ["native", "stock_torchft", "phalanx"])
+def test_a_benchmark_of_ranks_that_is_killed_leaves_nobody_behind(config, tmp_path, only):
+    keep = tmp_path / "kept"
+    words = ["bench", "chaos", "--calm-s", "1", "--only", only.replace("native", "restart"), "--config", config]
+    words += ["--keep", str(keep)]
+    process = subprocess.Popen([sys.executable, "-m", "ops", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+    log = {"native": "native-before/events/native", "stock_torchft": "stock/events/g1", "phalanx": "phalanx/events/g1"}
+    try:
+        Watch(keep, failed=lambda: None).until("ranks", lambda _: (keep / f"{log[only]}.jsonl").exists() or None)
+        children = tree(process.pid)[1:]
+        assert len(children) >= 3
+        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(alive(pid) for pid in children))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.long  # several cold starts

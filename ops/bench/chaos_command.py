@@ -33,7 +33,7 @@ from ops.bench.figures import machine
 from ops.bench.native import NativeJob, trains
 from ops.bench.native_rank import LOG
 from ops.bench.ours import OurJob
-from ops.bench.pin import Shares, equal_shares, strays
+from ops.bench.pin import Cores, Shares, equal_shares, strays
 from ops.bench.plain import LIVES
 from ops.bench.recovery import Fault, medians, parts_of
 from ops.bench.stock import StockJob, trains_together
@@ -48,6 +48,7 @@ TOGETHER = 5
 """Steps that all groups commit together before the calm stretch."""
 CONFIRMED_S = 2.0
 """How long a job goes on after the trace, so that the last commits of the trace can be confirmed."""
+BIRTH_S = 0.5
 PROBES = 5
 """Saves that are timed for the choice of the interval."""
 
@@ -286,7 +287,7 @@ class Bench:
         if why := job.failed():
             raise NotMeasured(why)
         for group, cores in (self._shares or {}).items():
-            if found := strays(job.pids(group), cores):
+            if (found := strays(job.pids(group), cores)) and (found := _still(found, cores)):
                 raise NotMeasured(f"{group} is not on its cores {sorted(cores)}: (process, thread) {found}")
 
     def _own_shares(self, logs: Logs) -> dict[str, Any]:
@@ -305,6 +306,12 @@ def _incarnation(logs: Logs, kill: Kill) -> int:
     """Of the life of a group that was hit."""
     starts = [e for e in logs.of(kill.group, "start") if time_of(e) <= kill.t]
     return int(starts[-1]["incarnation"]) if starts else 0
+
+
+def _still(found: Sequence[tuple[int, int]], cores: Cores) -> list[tuple[int, int]]:
+    """Those that are astray a moment later: a rank that was just born may not have come to pinning itself."""
+    time.sleep(BIRTH_S)
+    return sorted(set(strays([pid for pid, _ in found], cores)) & set(found))
 
 
 def _percent(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""One rank of native HSDP: ``torchrun ... -m ops.bench.native_rank CONFIG...``: no torchft, no coordinator.
+"""One rank of native HSDP, without torchft and coordinator; ``ops.bench.pin`` runs it, for torchrun.
 
 FSDP2 on a mesh (groups, ranks of a group): sharded inside a group, gradients averaged over the groups by FSDP2 itself.
 The model, the data and the batch are those of the config. It saves with a blocking ``dcp.save`` every so many steps and
@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from checkpointing.state import closed_list, ensure_optimizer_state
-from configs.lifetime import die_with_parent
 from configs.load import load
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
@@ -91,7 +90,6 @@ class Native:
 
 def main() -> None:
     """Train until killed."""
-    die_with_parent()
     config = load(sys.argv[1], sys.argv[2:])
     torch.set_num_threads(config.launch.threads_per_rank)
     dist.init_process_group("gloo")

@@ -3,7 +3,7 @@
 Whatever a thread starts inherits the cores that the thread may use. So a group's agent (a launcher, a torchrun) is
 started from a thread that is on the group's cores for that moment: the group, its threads and all its successors are
 pinned from birth, and nothing has to look for them. Where one agent starts the ranks of all groups, each rank goes
-through ``python -m ops.bench.pin`` first, which pins before anything is imported.
+through ``python -m ops.bench.pin`` first, which pins before anything is imported; it also ties the rank to its agent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from configs.lifetime import die_with_parent
 
 Cores = frozenset[int]
 Shares = Mapping[str, Cores]
@@ -70,7 +72,10 @@ def cores_of(words: str, place: int) -> Cores | None:
 
 
 def main() -> None:
-    """``python -m ops.bench.pin SHARES RANKS_PER_GROUP MODULE ARGS...``: a rank of all groups' torchrun."""
+    """``python -m ops.bench.pin SHARES RANKS_PER_GROUP MODULE ARGS...``: a rank of a torchrun."""
+    die_with_parent()
+    if os.getppid() == 1:  # the agent ended before the kernel was asked
+        return
     shares, ranks, module, *arguments = sys.argv[1:]
     cores = cores_of(shares, int(os.environ["LOCAL_RANK"]) // int(ranks))
     if cores is not None:

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from configs.run_folder import EventLog, RunFolder
 from ops.bench.children import command, end, environment, last_lines, signal_all, started, tree
-from ops.bench.pin import Shares, on_cores
+from ops.bench.pin import ANY, Shares, on_cores
 from ops.bench.plain import SAVE_EVERY
 from ops.bench.stock_rank import GROUP, LIFE
 from ops.bench.watch import NotMeasured, Watch, newest_start
@@ -87,7 +87,7 @@ class StockJob:
                     "torch.distributed.run",
                     *("--standalone", "--nnodes", "1", "--nproc-per-node", str(self._ranks)),
                     *("--max-restarts", str(self._restarts)),
-                    *("-m", "ops.bench.stock_rank", *self._arguments),
+                    *("-m", "ops.bench.pin", ANY, str(self._ranks), "ops.bench.stock_rank", *self._arguments),
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

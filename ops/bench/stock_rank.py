@@ -1,4 +1,4 @@
-"""One rank of a group that trains with torchft as its README shows: ``torchrun ... -m ops.bench.stock_rank CONFIG...``
+"""One rank of a group that trains with torchft as its README shows; ``ops.bench.pin`` runs it, for torchrun.
 
 torchft's ``Manager``, ``Optimizer`` wrapper, ``ProcessGroupGloo`` and lighthouse with their defaults, FSDP2 inside the
 group, gradients averaged across groups in FSDP2's all-reduce hook; the model, the data and the batch are those of the
@@ -24,7 +24,6 @@ from torch.distributed.fsdp import FSDPModule
 from torchft import Manager, Optimizer, ProcessGroupGloo
 
 from checkpointing.state import closed_list, ensure_optimizer_state, local
-from configs.lifetime import die_with_parent
 from configs.load import load
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
@@ -150,7 +149,6 @@ class Stock:
 
 def main() -> None:
     """Train until killed."""
-    die_with_parent()
     config = load(sys.argv[1], sys.argv[2:])
     torch.set_num_threads(config.launch.threads_per_rank)
     stock = Stock(config, group=os.environ[GROUP], life=int(os.environ[LIFE]) + restarts())
