@@ -6,6 +6,7 @@ from ops.cli import Command
 
 BENCHMARKS = {
     "checkpoint": "ops.bench.checkpoint_command",
+    "chaos": "ops.bench.chaos_command",
     "lighthouse": "ops.bench.lighthouse_command",
     "transfer": "ops.bench.transfer_command",
     "recovery": "ops.bench.recovery_command",
@@ -122,7 +123,7 @@ COMMANDS: tuple[Command, ...] = (
             does=does,
             example=f"phalanx bench {name} --json",
             module=BENCHMARKS.get(name),
-            takes_keys=name in ("checkpoint", "recovery"),
+            takes_keys=name in ("chaos", "checkpoint", "recovery"),
         )
         for name, does in (
             ("recovery", "Measure stalls and recoveries, beside stock torchft and torchrun"),

@@ -11,7 +11,10 @@ import sys
 import pytest
 
 from configs.dump import to_toml
-from ops.bench.children import tree
+from ops.bench.children import signal_all, tree
+from ops.bench.ours import OurJob
+from ops.bench.pin import strays
+from ops.bench.watch import Watch, share_of_successor
 from tests.support.lighthouse import ROOT, wait_until
 
 LIMIT_S = 280
@@ -114,6 +117,57 @@ def test_three_ways_of_saving_take_turns_in_one_run(rig, tmp_path):
     assert found["failed_turns"] == 0
     assert found["bytes"] > 0
     assert found["command"] == f"phalanx bench checkpoint {path} --cycles 1 --json"
+
+
+def test_a_group_keeps_to_its_core_in_all_its_lives(config, tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("one core cannot be left")
+    one = frozenset(cores[-1:])
+    keys = ("--training.steps", "1000000", "--launch.groups", "1")
+    with OurJob(folder=tmp_path / "job", config=config, keys=keys, ranks=2, shares={"g0": one}) as job:
+        job.lighthouse()
+        job.join("g0", "g0")
+        job.watch.until("a step", lambda logs: share_of_successor(logs, "g0", 0))
+        first, incarnation = job.ranks("g0"), job.incarnation("g0")
+        assert len(first) == 2
+        signal_all(first, signal.SIGKILL)
+        job.watch.until("its successor", lambda logs: share_of_successor(logs, "g0", incarnation))
+        assert len(job.ranks("g0")) == 2
+        assert not set(first) & set(job.ranks("g0"))
+        assert strays(job.pids("g0"), one) == []
+
+
+@pytest.mark.long  # five cold starts
+def test_committed_work_is_measured_beside_stock_torchft_and_restarts(config):
+    found = bench("chaos", "--wall-s", "16", "--mtbf-s", "8", "--calm-s", "4", "--config", config)
+    assert (found["wall_s"], found["mtbf_s"], len(found["trace"])) == (16, 8, 2)
+    for system in ("phalanx", "stock_torchft", "restart"):
+        assert 0 < found[system]["committed_ratio"] < 2
+        assert found[system]["native_ratio"] > 0
+        assert 0 < found[system]["ceiling_ratio"] < 1
+        assert found[system]["kills"] == 2
+    assert found["save_interval_steps"] >= 1
+    assert found["cores"] is None or len(set(map(tuple, found["cores"].values()))) == 2
+
+
+@pytest.mark.long  # cold starts
+@pytest.mark.parametrize("only", ["native", "stock_torchft", "phalanx"])
+def test_a_benchmark_of_ranks_that_is_killed_leaves_nobody_behind(config, tmp_path, only):
+    keep = tmp_path / "kept"
+    words = ["bench", "chaos", "--calm-s", "1", "--only", only.replace("native", "restart"), "--config", config]
+    words += ["--keep", str(keep)]
+    process = subprocess.Popen([sys.executable, "-m", "ops", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+    log = {"native": "native-before/events/native", "stock_torchft": "stock/events/g1", "phalanx": "phalanx/events/g1"}
+    try:
+        Watch(keep, failed=lambda: None).until("ranks", lambda _: (keep / f"{log[only]}.jsonl").exists() or None)
+        children = tree(process.pid)[1:]
+        assert len(children) >= 3
+        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(alive(pid) for pid in children))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.long  # several cold starts

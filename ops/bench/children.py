@@ -24,10 +24,15 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def workplace() -> Iterator[Path]:
-    """A folder for what the children write, gone afterwards; SIGTERM ends the benchmark as Ctrl-C does. Main thread."""
+def workplace(keep: Path | None = None) -> Iterator[Path]:
+    """A folder for what the children write, gone afterwards unless it is given to ``keep``; SIGTERM ends the benchmark
+    as Ctrl-C does. Main thread."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            yield keep.resolve()
+            return
         with tempfile.TemporaryDirectory(prefix="phalanx-bench-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
     finally:
@@ -78,6 +83,35 @@ def tree(pid: int) -> list[int]:
     for one in found:  # grows while it is read
         found += children.get(one, [])
     return found
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The variables that a process was started with; none when it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        return {name: value for name, _, value in (word.partition("=") for word in words) if name}
+    return {}
+
+
+def signal_all(pids: Sequence[int], number: int) -> None:
+    """Send a signal to processes; those that are gone are passed over."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def parent(pid: int) -> int | None:
+    """The process that one is a child of; None when it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
+def command_line(pid: int) -> str:
+    """The words that a process was started with, with spaces between; empty when it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
 
 
 def last_lines(log: Path, count: int = 10) -> str:

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 
 from configs.run_folder import EventLog, RunFolder
-from ops.bench.children import command, end, last_lines, started
+from ops.bench.children import command, end, environment, last_lines, signal_all, started, tree
+from ops.bench.pin import ANY, Shares, on_cores
+from ops.bench.plain import SAVE_EVERY
 from ops.bench.stock_rank import GROUP, LIFE
 from ops.bench.watch import NotMeasured, Watch, newest_start
 from ops.history import Logs, time_of
@@ -28,17 +30,32 @@ FAULTS = "launcher"
 class StockJob:
     """A job of stock torchft while inside. Use from the main thread."""
 
-    def __init__(self, *, folder: Path, config: str, keys: Sequence[str], groups: Sequence[str], ranks: int) -> None:
-        """``config`` and ``keys`` are those of ``phalanx launch``; ``job.dump_folder`` becomes ``folder``."""
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        config: str,
+        keys: Sequence[str],
+        groups: Sequence[str],
+        ranks: int,
+        shares: Shares | None = None,
+        restarts: int = 0,
+        save_every: int = 0,
+    ) -> None:
+        """``config`` and ``keys`` are those of ``phalanx launch``; ``job.dump_folder`` becomes ``folder``. ``shares``:
+        the cores each group keeps to; ``restarts``: how often torchrun itself starts ranks that died again."""
         self.folder = RunFolder(folder)
         self.groups = tuple(groups)
         self._ranks = ranks
+        self._shares = shares or {}
+        self._restarts = restarts
+        self._save_every = save_every
         self._arguments = [config, *keys, "--job.dump_folder", str(folder)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lives: dict[str, int] = {}
         self._held = contextlib.ExitStack()
         self._url = ""
-        self.watch = Watch(self.folder.events, failed=self._failed)
+        self.watch = Watch(self.folder.events, failed=self.failed)
         self._faults: EventLog | None = None
 
     def __enter__(self) -> StockJob:
@@ -64,12 +81,13 @@ class StockJob:
     def start(self, group: str) -> None:
         """Start a group's torchrun; returns at once."""
         self._lives[group] = life = self._lives.get(group, 0) + 1
-        with self._log_of(group).open("ab") as log:
+        with self._log_of(group).open("ab") as log, on_cores(self._shares.get(group)):
             self._processes[group] = subprocess.Popen(
                 command(
                     "torch.distributed.run",
                     *("--standalone", "--nnodes", "1", "--nproc-per-node", str(self._ranks)),
-                    *("-m", "ops.bench.stock_rank", *self._arguments),
+                    *("--max-restarts", str(self._restarts)),
+                    *("-m", "ops.bench.pin", ANY, str(self._ranks), "ops.bench.stock_rank", *self._arguments),
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -81,6 +99,7 @@ class StockJob:
                     "RUST_LOG": "warn",
                     GROUP: group,
                     LIFE: str(life),
+                    SAVE_EVERY: str(self._save_every),
                 },
                 start_new_session=True,
             )
@@ -89,15 +108,21 @@ class StockJob:
         """Which life of a group runs."""
         return self._lives[group]
 
+    def pids(self, group: str) -> list[int]:
+        """Everything of a group that lives now, its torchrun first."""
+        return tree(self._processes[group].pid)
+
+    def ranks(self, group: str) -> list[int]:
+        """The ranks of a group that live now: the children of its torchrun that have a rank."""
+        return [pid for pid in self.pids(group)[1:] if "LOCAL_RANK" in environment(pid)]
+
     def kill(self, group: str) -> float:
         """SIGKILL all ranks of a group, and its torchrun, at once; the unix time of it."""
         event = newest_start(self.watch.look(), group)
         if event is None or self._faults is None:
             raise NotMeasured(f"{group} has not started")
         t = float(self._faults("fault", group=group, failpoint="every rank", action="kill")["t"])
-        for pid in (*event["pids"], self._processes[group].pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        signal_all((*event["pids"], self._processes[group].pid), signal.SIGKILL)
         self._end(group)
         return t
 
@@ -107,7 +132,8 @@ class StockJob:
     def _log_of(self, group: str) -> Path:
         return self.folder.root / f"{group}.log"
 
-    def _failed(self) -> str | None:
+    def failed(self) -> str | None:
+        """Why the job cannot go on, if so."""
         for group, process in self._processes.items():
             if process.poll() is not None:
                 return f"{group} of stock torchft ended with {process.returncode}: {last_lines(self._log_of(group))}"

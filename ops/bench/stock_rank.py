@@ -1,9 +1,10 @@
-"""One rank of a group that trains with torchft as its README shows: ``torchrun ... -m ops.bench.stock_rank CONFIG...``
+"""One rank of a group that trains with torchft as its README shows; ``ops.bench.pin`` runs it, for torchrun.
 
 torchft's ``Manager``, ``Optimizer`` wrapper, ``ProcessGroupGloo`` and lighthouse with their defaults, FSDP2 inside the
 group, gradients averaged across groups in FSDP2's all-reduce hook; the model, the data and the batch are those of the
 config, so that it can be compared with Phalanx. What it commits it writes in the form of our event logs. The state that
-heals is named once, before training: torchft reads it on a thread of its own, while FSDP2 swaps parameters.
+heals is named once, before training: torchft reads it on a thread of its own, while FSDP2 swaps parameters. Where saves
+are asked for, the first participant makes them, and a group begins with the newest, as torchft's README advises.
 """
 
 from __future__ import annotations
@@ -18,21 +19,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torchft import Manager, Optimizer, ProcessGroupGloo
 
 from checkpointing.state import closed_list, ensure_optimizer_state, local
-from configs.lifetime import die_with_parent
 from configs.load import load
 from configs.run_folder import EventLog, RunFolder
 from configs.schema import Config
-from configs.shapes import microbatches_per_group
+from ops.bench.plain import batch, plain_optimizer, restarts, restore, save, save_every, sharded_model
 from trainer.data.build import build as build_data
 from trainer.loss import token_loss
-from trainer.models.registry import get
-from trainer.optimizer import build_optimizer
 
 GROUP, LIFE = "STOCK_GROUP", "STOCK_LIFE"
 """Environment: the group's name, and which life of it this is."""
@@ -69,23 +66,16 @@ class Stock:
         dist.init_process_group("gloo")
         rank, world = dist.get_rank(), dist.get_world_size()
         self._group = group
-        self._share = microbatches_per_group(config)
-        self._groups = config.launch.groups
+        self._config = config
+        self._save_every = save_every()
+        self._checkpoints = Path(config.job.dump_folder) / "checkpoints"
         self._place = int(group.lstrip("g"))
         self._log = EventLog(RunFolder(Path(config.job.dump_folder)).event_log(group), group=group, incarnation=life)
         self._writes = rank == 0
         self._data = build_data(config, dp_rank=rank, log=print)
-        self._model = _model(config, self._data.store.vocab_size, world=world)
-        inner = build_optimizer(
-            self._model.parameters(),
-            name=config.optimizer.name,
-            betas=(config.optimizer.beta1, config.optimizer.beta2),
-            eps=config.optimizer.eps,
-            weight_decay=config.optimizer.weight_decay,
-            implementation=config.optimizer.implementation,
-        )
-        for options in inner.param_groups:
-            options["lr"] = config.optimizer.lr
+        mesh = init_device_mesh("cpu", (world,))
+        self._model = sharded_model(config, vocab_size=self._data.store.vocab_size, mesh=mesh)
+        inner = plain_optimizer(config, self._model)
         ensure_optimizer_state(inner)
         self._state = closed_list([self._model], [inner])
         self._manager = Manager(
@@ -95,6 +85,8 @@ class Stock:
             min_replica_size=1,
             replica_id=group,
         )
+        if self._save_every and (saved := restore(self._state, self._checkpoints)):
+            self._manager.load_state_dict({"step": saved, "batches_committed": saved * config.launch.groups})
         self._optimizer = Optimizer(self._manager, inner)
         self._attempt: Attempt | None = None
         for module in self._model.modules():
@@ -109,7 +101,7 @@ class Stock:
         step = self._manager.current_step()
         self._optimizer.zero_grad()  # asks for the quorum
         self._attempt = attempt = Attempt(self._manager)
-        tokens, labels = self._batch(step)
+        tokens, labels = batch(self._config, self._data, step=step, place=self._place)
         (token_loss(self._model(tokens), labels) / labels.numel()).backward()
         self._optimizer.step()  # votes
         attempt.end()
@@ -118,21 +110,32 @@ class Stock:
         if self._manager.current_step() > step:
             shares = {self._group: [step]} if self._manager.is_participating() else {}
             count = self._manager.num_participants()
-            mine = labels.numel() * dist.get_world_size() if shares else 0
-            self._tell("commit", **fields, participants=count, shares=shares, seconds=seconds, tokens=mine)
+            each = labels.numel() * dist.get_world_size()
+            self._tell(
+                "commit",
+                **fields,
+                participants=count,
+                shares=shares,
+                seconds=seconds,
+                tokens=each if shares else 0,
+                step_tokens=each * count,
+                maker=self._manager._quorum_id,
+            )
+            self._save_in_turn()
         else:
             self._tell("discard", **fields, reduce_t=attempt.reduce_t, seconds=seconds)
+
+    def _save_in_turn(self) -> None:
+        """The first participant saves; the others go on and wait for it in the next reduction."""
+        step = self._manager.current_step()
+        if self._save_every and step % self._save_every == 0 and self._manager.participating_rank() == 0:
+            save(self._state, self._checkpoints, step=step, owner=self._group)
 
     def _across(self, gradient: torch.Tensor) -> None:
         """FSDP2's hook: average a gradient shard over the groups."""
         assert self._attempt is not None
         self._attempt.reduces()
         self._manager.allreduce(gradient).wait()
-
-    def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first = (step * self._groups + self._place) * self._share
-        parts = [self._data.loader.get(first + i) for i in range(self._share)]
-        return torch.cat([part.tokens for part in parts]), torch.cat([part.labels for part in parts])
 
     def _load(self, state: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():
@@ -144,27 +147,11 @@ class Stock:
             self._log(event, **fields)
 
 
-def _model(config: Config, vocab_size: int, *, world: int) -> nn.Module:
-    spec = get(config.model.name)
-    with torch.device("meta"):
-        flavor = spec.flavor(config.model.flavor)
-        model = spec.build(flavor, seq_len=config.training.seq_len, vocab_size=vocab_size)
-    mesh = init_device_mesh("cpu", (world,))
-    reshard = config.parallelism.fsdp_reshard_after_forward != "never"
-    for block in spec.blocks(model):
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)
-    model.to_empty(device="cpu")
-    spec.init_weights(model, seed=config.debug.seed)
-    return model.train()
-
-
 def main() -> None:
     """Train until killed."""
-    die_with_parent()
     config = load(sys.argv[1], sys.argv[2:])
     torch.set_num_threads(config.launch.threads_per_rank)
-    stock = Stock(config, group=os.environ[GROUP], life=int(os.environ[LIFE]))
+    stock = Stock(config, group=os.environ[GROUP], life=int(os.environ[LIFE]) + restarts())
     while True:
         stock.attempt()
 
