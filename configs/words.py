@@ -93,6 +93,10 @@ class DepartureCause(enum.StrEnum):
     KILLED = "killed"
 
 
+SENTINEL_ROTATION = 8
+"""Steps until the divergence sentinel has looked at every tensor."""
+
+
 class Exit(enum.IntEnum):
     """Process exit codes."""
 

@@ -7,11 +7,11 @@ import torch
 
 from checkpointing.checksum import checksum, total
 from configs.protocol import Kind
-from configs.words import Exit, ExitRequest, Lineage
+from configs.words import SENTINEL_ROTATION, Exit, ExitRequest, Lineage
 from tests.support.grants import grant, quorum_id
 from tests.support.stand_ins import SHAPE
 from tests.support.training import Rig, rig, world_of_one
-from trainer.sentinel import PARTS, Sentinel, judge
+from trainer.sentinel import Sentinel, judge
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64, torch.uint8)
 
@@ -72,7 +72,7 @@ def test_every_tensor_is_looked_at_within_eight_steps_and_all_of_them_when_asked
     made = rig()
     sentinel = Sentinel(made.state.tensors, group="g0", seat=made.seat, digest=made.state.digest)
     seen: list[str] = []
-    for step in range(PARTS):
+    for step in range(SENTINEL_ROTATION):
         sentinel.look(grant("g0", "g1", current=Lineage(step, 1)), whole=False)
         seen += sentinel._sums
     assert sorted(seen) == sorted(made.state.tensors)

@@ -22,13 +22,11 @@ import torch.distributed as dist
 
 from checkpointing.checksum import checksum, total
 from configs.protocol import Grant
-from configs.words import SCRATCH, DiscardReason
+from configs.words import SCRATCH, SENTINEL_ROTATION, DiscardReason
 from replica_groups.channel import Channel
 from replica_groups.seat import Seat, Seating
 from replica_groups.signals import AttemptOver
 
-PARTS = 8
-"""Steps until every tensor has been looked at."""
 SHOWN = 20
 """Names of tensors that are told at most."""
 _DIGEST_WORDS = 4
@@ -111,7 +109,7 @@ class Sentinel:
         began = time.perf_counter()
         self._sums = {}
         if self._compares(grant) and self._group in grant.up_to_date:
-            names = self._names if whole else self._names[grant.current.step % PARTS :: PARTS]
+            names = self._names if whole else self._names[grant.current.step % SENTINEL_ROTATION :: SENTINEL_ROTATION]
             self._sums = {name: checksum(self._tensors[name]) for name in names}
         self.seconds = time.perf_counter() - began
 

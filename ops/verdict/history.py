@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from configs.run_folder import Event
-from configs.words import SCRATCH, Lineage
+from configs.words import SCRATCH, SENTINEL_ROTATION, Lineage
 from ops.history import lineage_of
 from ops.ledger import read_ledger
 from ops.verdict.story import Invariant, Line, Story, Violation
@@ -73,14 +73,30 @@ def _quorum_of(story: Story, commit: Line) -> Line | None:
 
 
 def one_digest(story: Story) -> Iterator[Violation]:
-    """Equal lineage is equal state: all digests of a lineage, confirmed or not, are the same."""
+    """Equal lineage is equal state: all digests of a lineage, confirmed or not, are the same. But for those of groups
+    that the divergence sentinel named before it had looked at every tensor once more; what all of them disowned must
+    not be in the confirmed history."""
     for lineage, lines in story.commits.items():
         known = [line for line in lines if line.event.get("digest")]
-        for line in known[1:]:
-            if line.event["digest"] != known[0].event["digest"]:
-                why = f"{lineage} is {_short(line.event)} here and {_short(known[0].event)} in {known[0].where}"
+        owned = [line for line in known if not _disowned(story, line, lineage)]
+        if not owned and len({line.event["digest"] for line in known}) > 1 and lineage in story.chain.lineages:
+            yield Violation(Invariant.ONE_DIGEST, f"{lineage} is confirmed, though its holders differ", known[-1])
+        for line in owned[1:]:
+            if line.event["digest"] != owned[0].event["digest"]:
+                why = f"{lineage} is {_short(line.event)} here and {_short(owned[0].event)} in {owned[0].where}"
                 yield Violation(Invariant.ONE_DIGEST, why, line)
                 break
+
+
+def _disowned(story: Story, commit: Line, lineage: Lineage) -> bool:
+    """The sentinel found, in time, that this incarnation's state was not what the others held."""
+    until = lineage.step + SENTINEL_ROTATION
+    for line in story.of(commit.writer, "divergence"):
+        if commit.writer in (line.event.get("groups") or ()) and line.incarnation == commit.incarnation:
+            step = line.event.get("step")
+            if line.t >= commit.t and isinstance(step, int) and lineage.step <= step <= until:
+                return True
+    return False
 
 
 def _short(event: Event) -> str:
