@@ -23,11 +23,14 @@ from configs.words import Exit, ExitRequest
 from lighthouse.beat import beat
 from lighthouse.server import Lighthouse, Settings
 
+_STDERR = 2
+"""The descriptor: ``sys.stderr`` may be something without one."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a lighthouse; returns its exit code."""
     options = _parser().parse_args(arguments)
-    faulthandler.enable()  # SIGABRT leaves the stacks of all threads
+    faulthandler.enable(_STDERR)  # SIGABRT leaves the stacks of all threads
     if options.die_with_parent:
         die_with_parent()
     try:

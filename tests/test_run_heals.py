@@ -42,6 +42,7 @@ def test_a_healer_that_is_stopped_in_the_middle_is_buried_and_its_successor_heal
         ranks=1,
         steps=60,
         chaos__failpoints=["g1:backward@6#0:kill", "g1:heal_recv:stop"],
+        fault_tolerance__min_groups=2,  # the successor's heal comes before the end, however short the steps are
         fault_tolerance__failure_detection_s=1,
         fault_tolerance__collective_timeout_s=60,
     )
