@@ -74,7 +74,7 @@ class Saver:
         monkeypatch.setattr(storage, "save", counted)
 
     def save(self, state: Mapping[str, torch.Tensor], step: int, *, staged: bool = True) -> Path:
-        unfinished, size = self._writer.write(self._staging.copy(state) if staged else Staged(state), clocks(step))
+        unfinished, size, _ = self._writer.write(self._staging.copy(state) if staged else Staged(state), clocks(step))
         assert unfinished is not None
         unfinished.publish()
         path = self.folder / lineage(step).folder
@@ -192,7 +192,7 @@ def _writer(folder: Path) -> tuple[FolderWriter, Fellows]:
 
 
 def _publish(folder: Path, writer: FolderWriter, state: Mapping[str, torch.Tensor], step: int) -> Path:
-    unfinished, _ = writer.write(Staging(pinned=False).copy(state), clocks(step))
+    unfinished, _, _ = writer.write(Staging(pinned=False).copy(state), clocks(step))
     if unfinished is not None:
         unfinished.publish()
     dist.barrier()

@@ -104,10 +104,15 @@ def test_nothing_else_is_run():
 
 def test_options_named_alone_are_some_commands():
     known = set(_options(build_parser(COMMANDS)))
-    named = {span.split()[0] for page in PAGES.values() for span in spans(page) if span.startswith("--")}
-    assert {option for option in named if "." not in option} <= known
-    keys = [option for option in named if "." in option and option != "--section.key"]
-    assert not from_command_line([f"{key}=true" if "enable" in key and ".no_" not in key else key for key in keys])[1]
+    named = [span.split() for page in PAGES.values() for span in spans(page) if span.startswith("--")]
+    assert {option for option, *_ in named if "." not in option} <= known
+    keys = [words for words in named if "." in words[0] and words[0] != "--section.key"]
+    assert not from_command_line([word for key, *value in keys for word in _given(key, value)])[1]
+
+
+def _given(key: str, value: list[str]) -> list[str]:
+    """A key as it is named, with a value where it needs one and none is named."""
+    return [key, *value] if value or "enable" not in key or ".no_" in key else [f"{key}=true"]
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
