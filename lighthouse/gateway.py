@@ -231,7 +231,7 @@ class Gateway:
         life = self.heard(who)
         if life is None:
             return
-        life.pulse, life.pulse_at = pulse, life.heard
+        life.pulse, life.pulse_at, life.stale = pulse, life.heard, False
         if pulse.ranks:
             phase = pulse.ranks[0].phase
             if phase != life.phase:

@@ -1,8 +1,9 @@
 """When is somebody judged, and on what evidence? The loop that puts the pulses before ``judge`` and does what it says.
 
 It looks eight times within the detection time. Silence of everybody at once says nothing of anybody: this process was
-stopped or starved, or its own network is gone. So nobody is judged then, nor before everybody could send again. Started
-by the gateway, on its event loop; what follows from the evidence is decided in liveness.py.
+stopped or starved, or its own network is gone. So nobody is judged then, nor before everybody could send again; and
+nobody by what it did before, as long as it has not been heard again while others already have. Started by the gateway,
+on its event loop; what follows from the evidence is decided in liveness.py.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Judge:
         if paused or (was_deaf and not self._deaf):
             for life in self._lives.values():
                 life.heard = life.pulse_at = max(life.pulse_at, now)
+                life.stale = True
             self._deaf = False
         if not self._deaf:
             for verdict in judge(self._case(lives, terms, now=now)):
@@ -83,6 +85,7 @@ class Judge:
                     at=life.pulse_at,
                     joined=life.joined,
                     asks=life.who in asking,
+                    stale=life.stale,
                 )
                 for life in lives
             ),

@@ -41,6 +41,8 @@ class Heard:
     """When the incarnation did."""
     asks: bool = False
     """Its request for the next quorum is here."""
+    stale: bool = False
+    """Its pulse is older than a time in which this process could hear nobody: it says nothing of what it does now."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,7 @@ def _silent(case: Case) -> Iterable[Verdict]:
 
 def _behind(case: Case) -> Iterable[Verdict]:
     """Linear in the groups: of the others' waits only the longest counts, and it is one of the two longest of all."""
-    inside = _inside(case)
+    inside = _behaving(case)
     waits = {heard.who: wait for heard in inside if (wait := _waited(heard, case)) is not None}
     longest = _two_longest(waits)
     asking = _two_longest({heard.who: waits[heard.who] for heard in inside if heard.asks and heard.who in waits})
@@ -127,7 +129,7 @@ def _behind(case: Case) -> Iterable[Verdict]:
 
 
 def _slow_heals(case: Case) -> Iterable[Verdict]:
-    inside = _inside(case)
+    inside = _behaving(case)
     if all(_waited(heard, case) is None for heard in inside):
         return
     for heard in inside:  # a healer is not among those who wait
@@ -150,7 +152,7 @@ def _longest_of_others(longest: list[tuple[float, Participant]], who: Participan
 
 def _cut(case: Case) -> Iterable[Verdict]:
     """Nobody is behind and nobody gets on: the path between the groups is cut."""
-    inside = _inside(case)
+    inside = _behaving(case)
     waits = [_waited(heard, case) for heard in inside]
     if case.over or len(inside) < 2 or len(inside) < len(case.members):
         return
@@ -172,6 +174,11 @@ def _inside(case: Case) -> list[Heard]:
     """The participants of the last grant that live."""
     members = frozenset(case.members)
     return [heard for heard in case.heard if heard.who in members]
+
+
+def _behaving(case: Case) -> list[Heard]:
+    """Those of them of whom it is known what they do."""
+    return [heard for heard in _inside(case) if not heard.stale]
 
 
 def _waited(heard: Heard, case: Case) -> float | None:

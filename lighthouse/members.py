@@ -45,6 +45,9 @@ class Life:
     """Why it does not belong here, where that showed only after it had been admitted."""
     pulse: Pulse | None = None
     pulse_at: float = 0.0
+    """When the pulse came, or could have come at the earliest."""
+    stale: bool = False
+    """What the pulse says is from before a time in which nobody could be heard."""
 
 
 class Departures:

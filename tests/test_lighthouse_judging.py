@@ -40,7 +40,7 @@ class Court:
 
     def look(self, now, *heard, paused=False):
         for who in heard:
-            self.lives[who].pulse_at = now
+            self.lives[who].pulse_at, self.lives[who].stale = now, False
         self.judge.look(TERMS, now=now, paused=paused)
 
 
@@ -76,6 +76,20 @@ def test_nobody_is_judged_after_a_pause_of_this_process_before_everybody_could_s
     assert court.buried == []
     court.look(11.2, G0)
     assert court.buried == [(G1, DepartureCause.EXPIRED)]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_one_did_before_the_silence_is_not_held_against_it(court, paused):
+    """The other is heard first, and has waited for as long as nobody was heard."""
+    now = 9.0
+    if not paused:
+        court.look(1.5)
+    court.lives[G0].pulse = Pulse(ranks=(RankPulse(attempt=7, phase="quorum", age_s=8.9),), usual_s=0.5)
+    court.look(now, G0, paused=paused)
+    court.look(now + 0.5, G0)
+    assert court.buried == []
+    court.look(now + 1.0, G0, G1)  # and it still computes
+    assert court.buried == [(G1, DepartureCause.HUNG)]
 
 
 def test_before_its_first_grant_one_of_those_it_remembers_is_left(court):

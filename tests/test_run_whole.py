@@ -75,6 +75,7 @@ def test_killed_as_a_whole_four_times_the_trajectory_is_the_same_to_the_bit(rig,
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # fifty cold starts
 def test_killed_at_fifty_random_moments_nothing_that_was_saved_is_lost(rig, tmp_path):
     steps, kills = 400, 50
     chance = random.Random(20)
