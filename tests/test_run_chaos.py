@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from configs import failpoints
+from configs.words import Exit
 from ops.chaos.play import Stage
 from ops.chaos.scenario import Fault, Scenario, load
 from ops.chaos.schedule import schedule
 from ops.console import Console
 from ops.launch.requests import Requests
 from ops.verdict.story import Invariant
+from tests.support.far_field import why_not
 
 LATER = pytest.mark.long
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -63,13 +69,23 @@ def play(rig, tmp_path):
         pytest.param("pairs", (), marks=LATER),
         pytest.param("lighthouse", (), marks=LATER),
         pytest.param("network", (), marks=LATER),
-        pytest.param("hosts", (), marks=LATER),
         pytest.param("mtbf", (), marks=LATER),
         pytest.param("spot", (), marks=LATER),
     ],
 )
 def test_a_shipped_scenario_passes(play, name, runs):
     play(load(name), source=name, names=runs)
+
+
+@LATER
+@pytest.mark.timeout(900)
+def test_the_scenario_with_hosts_passes(tmp_path):
+    """As a command, which makes the secret that a run off loopback needs."""
+    if reason := why_not():
+        pytest.skip(reason)
+    words = [sys.executable, "-m", "ops", "chaos", "run", "hosts", "--folder", str(tmp_path / "runs"), "--json"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == Exit.DONE, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def test_a_failpoint_of_the_matrix_passes(play):
