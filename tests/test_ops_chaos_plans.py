@@ -143,6 +143,7 @@ def test_the_command_line_wins_over_the_scenario(planned):
         ('[[faults]]\nstep = 1\ntarget = "grup"\n', "'group'"),
         ('[[faults]]\nat = "redcue"\n', "did you mean reduce"),
         ('[[faults]]\nat = "reduce"\ndo = "nan"\n', "forward and backward only"),
+        ('compare = true\n[[faults]]\nat = "forward"\ndo = "nan"\n', "a NaN skips a step"),
         ('[[faults]]\nat = "vote_after"\npart = 2\n', "has no parts"),
         ('[[faults]]\nat = "reduce"\nevery_s = 2.0\nuntil_s = 9.0\n', "a step or none"),
         ('[[faults]]\ntarget = "network"\nstep = 1\ndo = "rate"\n', "expected amount"),

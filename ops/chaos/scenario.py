@@ -159,6 +159,9 @@ class Scenario(Section):
     def _has_something(self) -> Self:
         if not (self.faults or self.cases or self.matrix):
             raise ValueError("expected faults, cases or a matrix: nothing goes wrong here")
+        faults = [*self.faults, *(fault for case in self.cases for fault in case.faults)]
+        if self.compare and any(fault.do == "nan" for fault in faults):
+            raise ValueError("a NaN skips a step, and the undisturbed run skips none: expected compare = false")
         names = [case.name for case in self.cases]
         if len(set(names)) < len(names):
             raise ValueError("two cases have the same name")
