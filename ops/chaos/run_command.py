@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     if root.exists() and any(root.iterdir()):
         raise UsageError(f"--folder {root}: expected an empty folder, a chaos run begins from nothing")
     requests, warm = Requests(), Warm(threads=plans[0].config.launch.threads_per_rank)
-    if any(plan.hosts for plan in plans) and read_secret() is None:
+    if any(plan.hosts for plan in plans) and not read_secret():
         os.environ[SECRET] = secrets.token_hex(16)  # off loopback one is required; the warm server passes it on
     warm.start_server()
     began = time.monotonic()
