@@ -109,7 +109,7 @@ class Checkpointer:
         self._verdicts: dict[Lineage, bool | None] = {}
         """Of each state on its way to the disk: confirmed, orphaned (False), or not known yet."""
         self._agreed: dict[Lineage, int] = {}
-        """Checksums of states that their holders have compared."""
+        """Checksums that holders have compared: of the newest state, and of those on their way to the disk."""
         self._written: dict[Lineage, _Written] = {}
         self._broken = ""
         self._fences: list[Lineage] = []
@@ -152,7 +152,8 @@ class Checkpointer:
         """``lineage`` is confirmed: publish it if this group wrote it, and wrote what its holders have (``checksum``,
         where they compared). Older ones that were never confirmed are dropped. Cheap."""
         with self._lock:
-            self._agreed = {} if checksum is None else {lineage: checksum}
+            new = {} if checksum is None else {lineage: checksum}
+            self._agreed = {mine: known for mine, known in self._agreed.items() if mine in self._verdicts} | new
             for mine, verdict in self._verdicts.items():
                 if verdict is None and mine.step <= lineage.step:
                     self._verdicts[mine] = mine == lineage

@@ -127,6 +127,21 @@ def test_a_slow_save_is_published_although_later_steps_were_confirmed_meanwhile(
     assert names(rig.folder) == [lineage(1).folder]
 
 
+@pytest.mark.parametrize("later", [(), (2, 3)])
+def test_what_is_not_the_state_that_was_agreed_on_is_never_published_however_slow_its_save(rig, later):
+    gate = rig.faults["save_write"] = threading.Event()
+    saver = rig.checkpointer()
+    saver.maybe_save(tensors=tensors(1), clocks=clocks(1), turn=True)
+    saver.confirm(lineage(1), checksum=12345)  # not that of what was staged
+    for step in later:
+        saver.confirm(lineage(step), checksum=step)
+    gate.set()
+    rig.settle(saver)
+    assert names(rig.folder) == []
+    assert rig.sink.statuses() == [(1, "failed")]
+    assert "12345" in rig.sink.events[0]["reason"]
+
+
 def test_a_turn_that_finds_the_previous_save_running_is_skipped_and_counted(rig):
     gate = rig.faults["save_write"] = threading.Event()
     saver = rig.checkpointer()
