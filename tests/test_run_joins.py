@@ -42,7 +42,8 @@ def test_two_groups_told_to_drain_at_once_leave_one_after_the_other(rig):
     run = rig.run_config(config)
     assert run.code == Exit.DONE, run.said
     released = [e for e in run.events("lighthouse", "quorum") if e.get("released")]
-    assert [e["released"] for e in released] == ["g1", "g2"], released
+    # Two signals in one breath: which group's word comes first is the machine's choice.
+    assert sorted(e["released"] for e in released) == ["g1", "g2"], released
     assert released[0]["attempt"] < released[1]["attempt"]
     for group in ("g0", "g1", "g2"):
         assert not run.events(group, "discard"), "the others lose nothing"
