@@ -64,7 +64,7 @@ class Optimizer(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: NonNegative = 1e-8
     weight_decay: NonNegative = 0.1
-    implementation: Literal["for-loop", "foreach", "fused"] = "foreach"
+    implementation: Literal["for-loop", "foreach", "fused"] = "fused"
     early_step_in_backward: bool = False
 
 

@@ -53,6 +53,13 @@ def test_no_clipping_at_zero(params):
     assert all(torch.equal(p.grad, b) for p, b in zip(params, before, strict=False))
 
 
+def test_norm_of_many_elements_is_as_exact_as_that_of_few():
+    generator = torch.Generator().manual_seed(2)
+    p = nn.Parameter(torch.zeros(3, 5000))
+    p.grad = torch.randn(p.shape, generator=generator)
+    assert norm_of([p]) == pytest.approx(float(p.grad.double().square().sum().sqrt()), rel=1e-7)
+
+
 def test_norm_of_great_and_of_small_gradients_neither_overflows_nor_vanishes():
     for value in (1e30, 1e-30):
         p = nn.Parameter(torch.zeros(4))
@@ -61,7 +68,7 @@ def test_norm_of_great_and_of_small_gradients_neither_overflows_nor_vanishes():
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adam"])
-@pytest.mark.parametrize("implementation", ["for-loop", "foreach"])
+@pytest.mark.parametrize("implementation", ["for-loop", "foreach", "fused"])
 def test_update_uses_the_rate_it_is_given_and_leaves_no_gradient(params, name, implementation):
     before = params[0].detach().clone()
     optimizer = build_optimizer(

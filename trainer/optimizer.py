@@ -5,12 +5,13 @@ The learning rate is set from the committed step right before the update, so no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
+
+from checkpointing.state import local
 
 
 def build_optimizer(
@@ -41,13 +42,34 @@ def build_optimizer(
 def gradient_norm(params: Iterable[nn.Parameter]) -> float:
     """L2 norm of the whole gradient, over the shards of all ranks of the group. Collective; one device sync.
 
-    Squares are summed in float64, tensor by tensor in a fixed order, so equal gradients give equal bits.
+    Squares are summed in a fixed order, so equal gradients give equal bits: rows of ``_ROW`` elements in float32, their
+    sums in float64; everything in float64 where the squares would leave float32, which every rank sees in the same sum.
     """
-    grads = [p.grad for p in params if p.grad is not None]
-    squares = [(g.to_local() if isinstance(g, DTensor) else g).double().square().sum() for g in grads]
-    total = torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
+    shards = [local(p.grad) for p in params if p.grad is not None]
+    norm = _norm([_square(shard) for shard in shards])
+    if _SAFE[0] < norm < _SAFE[1]:
+        return norm
+    return _norm([shard.double().square().sum() for shard in shards])
+
+
+_ROW = 4096
+_SAFE = (1e-15, 1e15)
+"""Norms of which no part that matters was lost by squaring in float32."""
+
+
+def _norm(squares: Sequence[torch.Tensor]) -> float:
+    total = torch.stack([*squares]).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
     dist.all_reduce(total)
     return float(total.sqrt())
+
+
+def _square(shard: torch.Tensor) -> torch.Tensor:
+    """Its squares' sum, float64 []. One read of the memory, seven times as fast on a CPU as converting all of it."""
+    flat = shard.reshape(-1)
+    whole = flat.numel() // _ROW * _ROW
+    rows: torch.Tensor = torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1, dtype=torch.float32)
+    rest: torch.Tensor = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
+    return rows.double().square().sum() + rest.double().square()
 
 
 def clip(params: Iterable[nn.Parameter], *, norm: float, max_norm: float) -> None:
@@ -57,8 +79,7 @@ def clip(params: Iterable[nn.Parameter], *, norm: float, max_norm: float) -> Non
         return
     for p in params:
         if p.grad is not None:
-            grad = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-            grad.mul_(factor)
+            local(p.grad).mul_(factor)
 
 
 def update(optimizer: torch.optim.Optimizer, *, lr: float) -> None:
