@@ -1,9 +1,10 @@
 """Was every sample used exactly once, in the order of an undisturbed run?
 
 A pure function over the event logs. Microbatch ids are numbers of the global stream, so the shares of each confirmed
-step must together be exactly the next contiguous range of ids: nothing missing, nothing twice, nothing early. One
-commit record of a confirmed lineage is enough (a group that died between vote and update is spoken for by the others),
-but those that exist must say the same.
+step must together be exactly the next contiguous range of ids: nothing missing, nothing twice, nothing early. A run
+that goes on with other ranks or another local batch has microbatches of another size, and numbers them by it: such a
+stretch begins only where the samples go on without a gap. One commit record of a confirmed lineage is enough (a group
+that died between vote and update is spoken for by the others), but those that exist must say the same.
 """
 
 from __future__ import annotations
@@ -55,39 +56,84 @@ def read_ledger(logs: Logs) -> Ledger:
     records = commits_by_lineage(logs)
     told = {lineage_of(event): event for event in logs.of("lighthouse", "confirmed")}
     findings = list(chain.findings)
-    used: Counter[int] = Counter()
-    samples, next_id, size, in_order = 0, 0, 1, True
+    stretches = [_Stretch(begin=0, size=None)]
+    samples, size, in_order = 0, 1, True
     for lineage in chain.lineages:
         said = [event for _, event in records.get(lineage, ())]
         if not said:
             findings.append(Finding(told[lineage], f"{lineage}: confirmed, but no group's log has its commit"))
-            next_id += size
+            stretches[-1].next += size
             continue
         findings.extend(dataclasses.replace(f, why=f"{lineage}: {f.why}") for f in _disagreements(said))
         ids = _ids(said[0])
-        if sorted(ids) != list(range(next_id, next_id + len(ids))):
+        each = _size(ids, said[0])
+        if not stretches[-1].goes_on(ids) and each and (begin := stretches[-1].end_in(each)) is not None:
+            stretches.append(_Stretch(begin=begin, size=each))
+        if not stretches[-1].goes_on(ids):
             in_order = False
-            why = f"{lineage}: computed microbatches {_ranges(ids)}, expected from {next_id} on"
+            why = f"{lineage}: computed microbatches {_ranges(ids)}, expected from {stretches[-1].next} on"
             findings.append(Finding(said[0], why))
-        used.update(ids)
+        stretches[-1].add(ids, size=each)
         samples += int(said[0].get("samples", 0))
         size = len(ids) or size
-        next_id = max(next_id, max(ids, default=-1) + 1)
     orphaned, provisional = _unconfirmed(logs, chain=chain, records=records)
     if not chain.lineages:
         findings.append(Finding(None, "no step was ever confirmed"))
     return Ledger(
         steps=chain.end.step,
         samples=samples,
-        microbatches=used.total(),
-        missing=next_id - len(used),
-        duplicated=used.total() - len(used),
+        microbatches=sum(stretch.used.total() for stretch in stretches),
+        missing=sum(stretch.missing for stretch in stretches),
+        duplicated=sum(stretch.used.total() - len(stretch.used) + stretch.early for stretch in stretches),
         order_matches=in_order,
         orphaned=orphaned,
         provisional=provisional,
         rolled_back=len(chain.rolled_back),
         findings=tuple(findings),
     )
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Stretch:
+    """Steps whose microbatches have one size: ``size`` samples, None before the first of them is known."""
+
+    begin: int
+    size: int | None
+    used: Counter[int] = dataclasses.field(default_factory=Counter)
+    next: int = -1
+
+    def __post_init__(self) -> None:
+        self.next = self.begin
+
+    def goes_on(self, ids: list[int]) -> bool:
+        """Whether these are the next ones."""
+        return sorted(ids) == list(range(self.next, self.next + len(ids)))
+
+    def end_in(self, size: int) -> int | None:
+        """The next id, had microbatches another size; None where that is no whole number, or it is the same size."""
+        if self.size in (None, size) or self.next * self.size % size:
+            return None
+        return self.next * self.size // size
+
+    def add(self, ids: list[int], *, size: int | None) -> None:
+        self.size = self.size or size
+        self.used.update(ids)
+        self.next = max(self.next, max(ids, default=-1) + 1)
+
+    @property
+    def early(self) -> int:
+        """Those that an earlier stretch had used."""
+        return sum(1 for i in self.used if i < self.begin)
+
+    @property
+    def missing(self) -> int:
+        return self.next - self.begin - (len(self.used) - self.early)
+
+
+def _size(ids: list[int], commit: Event) -> int | None:
+    """Samples of each microbatch of a commit; None where they do not come out even."""
+    samples = int(commit.get("samples", 0))
+    return samples // len(ids) if ids and samples and samples % len(ids) == 0 else None
 
 
 def _ids(commit: Event) -> list[int]:

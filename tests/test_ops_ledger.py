@@ -25,6 +25,24 @@ def test_a_true_history_holds():
     assert (ledger.missing, ledger.duplicated, ledger.order_matches, ledger.orphaned) == (0, 0, True, 0)
 
 
+def resumed(step: int, ids: list[int], *, samples: int):
+    return commit(step, {"g0": ids}, samples=samples)
+
+
+def test_a_run_that_goes_on_in_microbatches_of_another_size_holds():
+    """Five steps of 4 x 2 samples, then steps of 2 x 4: the same 8 samples a step, from sample 40 on."""
+    more = [resumed(6, [10, 11], samples=8), resumed(7, [12, 13], samples=8)]
+    chain = [*CHAIN, confirmed(6), confirmed(7)]
+    ledger = read_ledger(logs(chain, g0=[*HISTORY, *more]))
+    assert ledger.holds, ledger.violations
+    assert (ledger.samples, ledger.microbatches, ledger.missing, ledger.duplicated) == (56, 24, 0, 0)
+    for ids in ([11, 12], [9, 10]):
+        lied = [resumed(6, ids, samples=8), resumed(7, [12, 13], samples=8)]
+        ledger = read_ledger(logs(chain, g0=[*HISTORY, *lied]))
+        assert not ledger.holds
+        assert not ledger.order_matches
+
+
 def test_one_record_of_a_step_is_enough():
     ledger = read_ledger(logs(CHAIN, g0=HISTORY[:2], g1=HISTORY[2:]))
     assert ledger.holds
