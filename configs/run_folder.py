@@ -63,6 +63,10 @@ class RunFolder:
         return self.root / "logs" / group / str(incarnation) / f"rank{rank}.log"
 
 
+class EventNotWritten(OSError):
+    """Nobody could prove what a run did that goes on without its log."""
+
+
 class EventLog:
     """Appends events to one file. Thread-safe: one ``write`` of a whole line to a file opened for append."""
 
@@ -101,7 +105,9 @@ class EventLog:
                 self._torn = True
                 size += os.write(self._fd, data[size:])
         except OSError as error:
-            raise OSError(error.errno, f"an event could not be written: {error.strerror}", str(self._path)) from error
+            raise EventNotWritten(
+                error.errno, f"an event could not be written: {error.strerror}", str(self._path)
+            ) from error
         self._torn = False
 
     def close(self) -> None:

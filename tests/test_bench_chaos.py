@@ -254,3 +254,9 @@ def test_what_cannot_be_measured_is_refused(words, said, capfd):
 def test_the_sizes_are_those_of_the_shipped_config_only():
     assert "--training.seq_len" in sizes("bench", 2)
     assert "--training.seq_len" not in sizes("my.toml", 2)
+
+
+@pytest.mark.parametrize("words", [["--mtbf-s", "nan"], ["--wall-s", "inf"], ["--calm-s", "nan"], ["--wall-s", "1"]])
+def test_lengths_that_make_no_trace_are_refused(words, capsys):
+    assert main(["bench", "chaos", *words]) == 2
+    assert words[0] in capsys.readouterr().err

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from checkpointing.resume import survey
 from configs.words import Exit, Lineage
 from tests.support.field import Field, one_history, wait_until
+from tests.support.rig import holds
 from tests.support.states import flip
 
 
@@ -98,3 +100,29 @@ def test_none_valid_among_several_is_exit_6_and_every_one_is_named(rig):
     assert again.reason.count("is damaged") == 3
     assert max(e["step"] for e in again.events("g0", "commit")) == 5, "nothing was trained"
     assert sorted((first.folder.root / "checkpoints").glob("step-*")) == folders, "nothing was moved or deleted"
+
+
+def test_a_folder_that_is_gone_is_no_fresh_start(rig):
+    """As when its disk is not mounted: the logs know better."""
+    first = rig.run("unmounted", groups=1, ranks=1, steps=4)
+    assert first.code == Exit.DONE, first.said
+    checkpoints = first.folder.root / "checkpoints"
+    away = checkpoints.rename(first.folder.root / "away")
+    again = rig.run("unmounted", groups=1, ranks=1, steps=6)
+    assert again.code == Exit.CHECKPOINT, again.said
+    assert "were saved in this run, the newest of step 4: bring them back" in again.reason
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    away.rename(checkpoints)
+    last = rig.run("unmounted", groups=1, ranks=1, steps=6)
+    assert last.code == Exit.DONE, last.said
+    holds(last, steps=6)
+
+
+def test_a_state_that_does_not_fit_the_microbatches_is_refused(rig):
+    """Sample 6 is no whole number of microbatches of 4."""
+    first = rig.run("misfit", groups=1, ranks=1, steps=1, training__local_batch_size=2, training__global_batch_size=6)
+    assert first.code == Exit.DONE, first.said
+    keys = {"training__local_batch_size": 4, "training__global_batch_size": 8, "checkpoint__fork": True}
+    again = rig.run("misfit", groups=1, ranks=1, steps=3, **keys)
+    assert again.code == Exit.CHECKPOINT, again.said
+    assert "no whole number of microbatches of 4 samples" in again.reason

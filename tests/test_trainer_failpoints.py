@@ -132,11 +132,20 @@ def test_who_is_stopped_for_a_time_goes_on_after_it():
 def test_a_flipped_bit_changes_one_element_and_stays_finite(dtype):
     shards = [torch.ones(0, dtype=dtype), torch.full((2, 3), 1.25, dtype=dtype)]
     before = shards[1].clone()
-    flip_bit(shards)
+    flip_bit(shards, where="g0/0/5")
     assert (shards[1] != before).sum() == 1
     assert shards[1].isfinite().all()
-    flip_bit(shards)
+    flip_bit(shards, where="g0/0/5")
     assert torch.equal(shards[1], before)
+
+
+def test_memories_that_fail_at_once_do_not_fail_alike():
+    found = set()
+    for group in ("g0", "g1", "g2"):
+        shard = torch.ones(1000)
+        flip_bit([shard], where=f"{group}/0/5")
+        found.add(int((shard != 1).nonzero()))
+    assert len(found) == 3
 
 
 def test_a_point_that_is_not_set_costs_next_to_nothing(record_property):

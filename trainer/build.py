@@ -198,7 +198,9 @@ def _reducer(config: Config, place: Place, model: nn.Module, failpoints: Failpoi
         failpoint=failpoints,
     )
     failpoints.poison = reducer.poison_next
-    failpoints.flip = lambda: flip_bit(local(p) for p in model.parameters())
+    failpoints.flip = lambda: flip_bit(
+        (local(p) for p in model.parameters()), where=f"{place.group}/{place.rank}/{failpoints.step}"
+    )
     return reducer
 
 

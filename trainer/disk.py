@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from configs.run_folder import EventSink, RunFolder
 from configs.schema import Config
 from configs.words import Exit, ExitRequest, Lineage
 from replica_groups.identity import Place
+from trainer.beginning import lost_checkpoints
 from trainer.state import Disk
 
 _DRAIN_S = 30.0
@@ -83,6 +85,7 @@ class RunDisk:
         secret: bytes | None,
         fork: bool,
         policy: Policy,
+        lost: Callable[[], str | None] = lambda: None,
         objects: ObjectPlace | None = None,
         load_step: int = -1,
         initial: str | None = None,
@@ -95,6 +98,7 @@ class RunDisk:
         self._secret = secret
         self._fork = fork
         self._policy = policy
+        self._lost = lost
         self._objects = objects
         self._load_step = load_step
         self._initial = initial
@@ -116,6 +120,8 @@ class RunDisk:
         except NothingThere:
             self._remember(step, lineages)
             raise
+        if not found and (why := self._lost()):
+            raise NothingThere(why)
         self._remember(step, lineages)
         print(f"on disk: {reason}")
         if found and self._initial is not None:
@@ -254,6 +260,7 @@ def build_disk(
             first_step=config.checkpoint.enable_first_step_checkpoint,
             groups=config.launch.groups,
         ),
+        lost=functools.partial(lost_checkpoints, run, folder=where if is_url(where) else str(folder)),
         objects=objects,
         load_step=config.checkpoint.load_step,
         initial=config.checkpoint.initial_load_path,

@@ -16,7 +16,7 @@ import torch
 
 from configs.lifetime import die_with_parent
 from configs.protocol import Ended, QuorumLost
-from configs.run_folder import RunFolder
+from configs.run_folder import EventNotWritten, RunFolder
 from configs.schema import Config
 from configs.words import Exit, ExitRequest
 from replica_groups.channel import use_interface
@@ -38,6 +38,8 @@ def run_rank(config: Config, place: Place) -> NoReturn:
         _run(config, place, leaver, laps)
     except ExitRequest as request:
         leaver.leave(request.code, request.reason)
+    except EventNotWritten as error:
+        leaver.leave(Exit.INCARNATION_OVER, str(error))
     except BaseException as error:  # noqa: BLE001  the process's edge: whatever ends a rank gets a code and a trace
         code = _code_of(error)
         if code is Exit.INCARNATION_OVER:

@@ -124,6 +124,9 @@ class Transaction:
 
     def _plan(self, grant: Grant) -> Plan:
         p, cursor = self._parts, self._state.clocks.cursor
+        if cursor % p.shape.samples:
+            text = f"the state is at sample {cursor}, no whole number of microbatches of {p.shape.samples} samples"
+            raise ExitRequest(Exit.CHECKPOINT, f"{text}: go on with the local_batch_size and ranks it was made with")
         work = plan(cursor=cursor, shape=p.shape, participants=grant.names, up_to_date=grant.up_to_date)
         ahead = plan(
             cursor=cursor + p.shape.samples * work.microbatches,

@@ -9,6 +9,7 @@ keep to no group's share. The figures are made of the event logs, by ``ops.bench
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import time
@@ -85,8 +86,12 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     only = options.only.split(",")
     if unknown := [name for name in only if name not in SYSTEMS]:
         raise UsageError(f"--only {','.join(unknown)}: expected some of {', '.join(SYSTEMS)}")
-    if min(options.wall_s, options.mtbf_s, options.calm_s, options.groups) <= 0:
-        raise UsageError("--wall-s, --mtbf-s, --calm-s and --groups must be greater than 0")
+    if not all(0 < value < math.inf for value in (options.wall_s, options.mtbf_s, options.calm_s, options.groups)):
+        raise UsageError("--wall-s, --mtbf-s, --calm-s and --groups must be greater than 0, and finite")
+    if options.mtbf_s > options.wall_s:
+        raise UsageError(
+            f"--mtbf-s {options.mtbf_s:g} is longer than --wall-s {options.wall_s:g}: nobody would be killed"
+        )
     keys = [*sizes(options.config, options.groups), *options.overrides]
     config = load(options.config, keys)
     before = machine()

@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ops.result import UsageError
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -26,11 +28,14 @@ def command(module: str, *arguments: str) -> list[str]:
 @contextlib.contextmanager
 def workplace(keep: Path | None = None) -> Iterator[Path]:
     """A folder for what the children write, gone afterwards unless it is given to ``keep``; SIGTERM ends the benchmark
-    as Ctrl-C does. Main thread."""
+    as Ctrl-C does. Main thread. Raises UsageError."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
+            try:
+                keep.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"{keep} cannot be made: {error.strerror}") from error
             yield keep.resolve()
             return
         with tempfile.TemporaryDirectory(prefix="phalanx-bench-", ignore_cleanup_errors=True) as folder:
