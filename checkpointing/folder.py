@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checkpointing.manifest import MANIFEST
+from checkpointing.plain import read_regular
 from configs.words import Lineage
 
 WRITING = ".writing-"
@@ -124,7 +125,7 @@ def mark_damaged(path: Path, reason: str) -> None:
 def damage(path: Path) -> str | None:
     """The note of ``mark_damaged``, if there is one."""
     try:
-        return (path / _DAMAGED).read_text().strip()
+        return read_regular(path / _DAMAGED).decode(errors="replace").strip()
     except OSError:
         return None
 
