@@ -21,6 +21,7 @@ from torch import Tensor
 
 from checkpointing.errors import CheckpointError
 from checkpointing.folder import sync_folder, write_durably
+from checkpointing.plain import read_object
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -150,6 +151,8 @@ def _indexed(folder: Path) -> dict[str, str]:
 
 
 def _open(path: Path) -> Any:
+    if not path.is_file():  # a FIFO would be waited for
+        raise CheckpointError(f"{path} cannot be read: there is no such file")
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
@@ -158,12 +161,9 @@ def _open(path: Path) -> Any:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        return read_object(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is not a JSON object")
-    return found
 
 
 def _sync_file(path: Path) -> None:
