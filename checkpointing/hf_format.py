@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,12 @@ def write_safetensors(
     waiting = iter(tensors)
     for file, names in files.items():
         part = {name: tensor.contiguous() for name, tensor in _next(waiting, names)}
+        mode = _mode_of_new(folder / file)
         try:
             save_file(part, folder / file, metadata={"format": "pt"})
         except SafetensorError as error:
             raise CheckpointError(f"{folder / file} cannot be written: {error}") from None
-        _sync_file(folder / file)
+        _sync_file(folder / file, mode=mode)
         progress(f"{file}: {len(part)} tensors, {sum(tensor.nbytes for tensor in part.values()) / 1e6:,.1f} MB")
         del part  # else it would still be held while the next one is filled
     total = sum(sizes.values())
@@ -166,9 +168,17 @@ def _json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
-def _sync_file(path: Path) -> None:
+def _mode_of_new(path: Path) -> int:
+    """What the umask, or the folder's default rights, make of a new file; ``path`` is made, empty."""
+    with path.open("xb") as file:
+        return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+
+
+def _sync_file(path: Path, *, mode: int) -> None:
+    """Make a file durable, with the rights of any other: the library writes one that its owner alone may read."""
     fd = os.open(path, os.O_RDONLY)
     try:
+        os.fchmod(fd, mode)
         os.fsync(fd)
     finally:
         os.close(fd)
