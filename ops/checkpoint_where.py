@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from configs.initial import own_folders
 from configs.load import ConfigError, parse_text
 from configs.names import EACH_GROUP, URL_SCHEMES, is_url, nearest
 from configs.run_folder import RunFolder
@@ -53,9 +54,7 @@ def checkpoints_at(given: str) -> Where:
         raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
     remote = is_url(section.folder)
     if EACH_GROUP in section.folder:
-        found = [] if remote else sorted(run.glob(section.folder.replace(EACH_GROUP, "*")))
-        there = section.folder if remote else ", ".join(map(str, found)) or "none yet"
-        raise ExitRequest(Exit.BAD_CONFIG, f"each group of {run} has a folder of its own; name one: {there}")
+        raise ExitRequest(Exit.BAD_CONFIG, own_folders(run, section.folder))
     return Where(section.folder if remote else str(run / section.folder), section)
 
 
