@@ -22,6 +22,7 @@ from configs.words import Exit, ExitRequest, Lineage
 from ops.conversion import folder_given
 
 METAVAR = "STEP_FOLDER"
+LOCAL = "file://"
 HELP = "one checkpoint: its folder, or its URL in an object store"
 
 
@@ -42,7 +43,9 @@ class Where:
 def checkpoints_at(given: str) -> Where:
     """Where the checkpoints lie of a run folder, a folder of checkpoints or the URL of one. Raises ExitRequest."""
     if is_url(given):
-        return Where(_known(given).rstrip("/"), None)
+        if _known(given).startswith(LOCAL):
+            folder_given(Path(given.removeprefix(LOCAL)))
+        return Where(given.rstrip("/"), None)
     run = Path(given)
     folder_given(run)
     config = RunFolder(run).config
@@ -68,6 +71,7 @@ def step_at(given: str) -> Iterator[Path]:
     """One checkpoint as a local folder, and the URL instead of that folder in what is raised. Raises ExitRequest."""
     if not is_url(given):
         folder_given(Path(given))
+        _must_be_one(given)
         yield Path(given)
         return
     url, _, name = _known(given).rstrip("/").rpartition("/")
@@ -81,6 +85,26 @@ def step_at(given: str) -> Iterator[Path]:
             yield path
         except ExitRequest as error:
             raise ExitRequest(error.code, error.reason.replace(str(path), given.rstrip("/"))) from error
+
+
+def _must_be_one(given: str) -> None:
+    """Raises ExitRequest, naming the newest one, when a folder holds checkpoints instead of being one."""
+    from checkpointing.folder import published  # heavy: torch
+    from checkpointing.manifest import MANIFEST
+    from checkpointing.retention import newest_first
+
+    if named_like_a_step(given) or (Path(given) / MANIFEST).exists():
+        return
+    where = checkpoints_at(given)
+    found = {} if where.remote else published(Path(where.place))
+    if where.section is None and not found:
+        return  # what it lacks is for its reader to say
+    kind = "a folder of checkpoints" if where.section is None else "a run folder"
+    if where.remote:
+        hint = f"name one of those in {where.place}"
+    else:
+        hint = f"the newest is {found[newest_first(found)[0]]}" if found else "it has none yet"
+    raise ExitRequest(Exit.BAD_CONFIG, f"{given} is {kind}, expected one checkpoint; {hint}")
 
 
 def _known(url: str) -> str:
