@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from checkpointing.plain import read_object
 from checkpointing.retention import newest_first
 from configs.words import SCRATCH, Lineage
 
+_log = logging.getLogger(__name__)
 NOTE = ".load-step.json"
 
 
@@ -24,22 +27,13 @@ def met(folder: Path, step: int, found: Iterable[Lineage]) -> bool:
         with contextlib.suppress(OSError):
             path.unlink()
         return False
-    try:
-        note = json.loads(path.read_text())
-        newest = Lineage.parse(note["newest"])
-        same = note["load_step"] == step
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    newer = newest_first([*found, newest])
-    return bool(same) and newer[0] != newest
+    asked, newest = _read(path)
+    return asked == step and newest_first([*found, newest])[0] != newest
 
 
 def noted(folder: Path, step: int) -> bool:
     """Whether an earlier start has taken up the request for ``step``."""
-    try:
-        return bool(json.loads((folder / NOTE).read_text())["load_step"] == step)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return _read(folder / NOTE)[0] == step
 
 
 def remember(folder: Path, step: int, found: Iterable[Lineage]) -> None:
@@ -52,3 +46,18 @@ def remember(folder: Path, step: int, found: Iterable[Lineage]) -> None:
     unfinished = path.with_name(f"{NOTE}.new")
     unfinished.write_text(json.dumps({"load_step": step, "newest": str(newest_first([*found, SCRATCH])[0])}))
     unfinished.replace(path)
+
+
+def _read(path: Path) -> tuple[int | None, Lineage]:
+    """(the step that was asked for, what was the newest then); a note that cannot be used is none, and is named."""
+    try:
+        note = read_object(path)
+        asked, newest = note["load_step"], note["newest"]
+        if type(asked) is not int or not isinstance(newest, str):
+            raise ValueError("load_step or newest is of another type")
+        return asked, Lineage.parse(newest)
+    except FileNotFoundError:
+        return None, SCRATCH
+    except (OSError, ValueError, KeyError) as error:
+        _log.warning("%s is passed over: %s", path, error)
+        return None, SCRATCH

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checkpointing.manifest import MANIFEST
+from checkpointing.plain import read_regular
 from configs.words import Lineage
 
 WRITING = ".writing-"
@@ -105,7 +106,7 @@ def set_aside(path: Path, reason: str) -> Path | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         _remove(target)  # an earlier one of that name; not before: another group may just have moved this one there
         path.rename(target)
@@ -124,7 +125,7 @@ def mark_damaged(path: Path, reason: str) -> None:
 def damage(path: Path) -> str | None:
     """The note of ``mark_damaged``, if there is one."""
     try:
-        return (path / _DAMAGED).read_text().strip()
+        return read_regular(path / _DAMAGED).decode(errors="replace").strip()
     except OSError:
         return None
 
@@ -139,7 +140,8 @@ def delete(path: Path, *, writer: str) -> None:
 
 def limit_aside(folder: Path, *, keep: int) -> None:
     """Keep only the newest folders that were set aside (0: all), so that the disk stays flat."""
-    aside = sorted(folder.glob(f"{ASIDE}step-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [path for path in folder.glob(f"{ASIDE}step-*") if path.is_dir() and not path.is_symlink()]
+    aside = sorted(found, key=_changed, reverse=True)
     for path in aside[keep:] if keep else []:
         _remove(path)
 
@@ -209,5 +211,18 @@ def _unlocked(path: Path) -> bool:
     return True
 
 
+def _changed(path: Path) -> float:
+    """When something in the folder changed, unix seconds; 0 when it is gone, by another group's hand."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def _remove(path: Path) -> None:
+    """A link is removed and not followed."""
+    if path.is_symlink() or path.is_file():
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return
     shutil.rmtree(path, ignore_errors=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from checkpointing.errors import CheckpointError
 from checkpointing.folder import sync_folder, write_durably
+from checkpointing.plain import read_object
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -81,11 +83,12 @@ def write_safetensors(
     waiting = iter(tensors)
     for file, names in files.items():
         part = {name: tensor.contiguous() for name, tensor in _next(waiting, names)}
+        mode = _mode_of_new(folder / file)
         try:
             save_file(part, folder / file, metadata={"format": "pt"})
         except SafetensorError as error:
             raise CheckpointError(f"{folder / file} cannot be written: {error}") from None
-        _sync_file(folder / file)
+        _sync_file(folder / file, mode=mode)
         progress(f"{file}: {len(part)} tensors, {sum(tensor.nbytes for tensor in part.values()) / 1e6:,.1f} MB")
         del part  # else it would still be held while the next one is filled
     total = sum(sizes.values())
@@ -150,6 +153,8 @@ def _indexed(folder: Path) -> dict[str, str]:
 
 
 def _open(path: Path) -> Any:
+    if not path.is_file():  # a FIFO would be waited for
+        raise CheckpointError(f"{path} cannot be read: there is no such file")
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
@@ -158,17 +163,22 @@ def _open(path: Path) -> Any:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        return read_object(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is not a JSON object")
-    return found
 
 
-def _sync_file(path: Path) -> None:
+def _mode_of_new(path: Path) -> int:
+    """What the umask, or the folder's default rights, make of a new file; ``path`` is made, empty."""
+    with path.open("xb") as file:
+        return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+
+
+def _sync_file(path: Path, *, mode: int) -> None:
+    """Make a file durable, with the rights of any other: the library writes one that its owner alone may read."""
     fd = os.open(path, os.O_RDONLY)
     try:
+        os.fchmod(fd, mode)
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -11,19 +11,26 @@ import contextlib
 import dataclasses
 import hmac
 import json
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from blake3 import blake3
 
 from checkpointing.errors import BadCheckpoint
+from checkpointing.plain import parse_json, read_regular
 from checkpointing.state import Clocks
 from configs.words import Lineage
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
 _FORMAT = "phalanx checkpoint 1"
+_DIGEST_LETTERS = 64
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999: a later time has no calendar."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +103,7 @@ def encode(manifest: Manifest, *, secret: bytes | None) -> bytes:
 def read_manifest(folder: Path, *, secret: bytes | None) -> Manifest:
     """The manifest of a checkpoint folder; its seal is verified, the files are not looked at. Raises BadCheckpoint."""
     try:
-        data = (folder / MANIFEST).read_bytes()
+        data = read_regular(folder / MANIFEST)
     except FileNotFoundError:
         raise BadCheckpoint(f"no {MANIFEST}: the save was not finished, or it is not one of ours") from None
     except OSError as error:
@@ -107,7 +114,7 @@ def read_manifest(folder: Path, *, secret: bytes | None) -> Manifest:
 def decode(data: bytes, *, secret: bytes | None) -> Manifest:
     """Inverse of ``encode``, once the seal is verified. Raises BadCheckpoint."""
     try:
-        body = json.loads(data)
+        body = parse_json(data)
     except ValueError as error:
         raise BadCheckpoint(f"{MANIFEST} cannot be read: {error}") from None
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
@@ -116,16 +123,20 @@ def decode(data: bytes, *, secret: bytes | None) -> Manifest:
         state = "needs PHALANX_SECRET" if secret is None else "was written without the secret that is set now"
         raise BadCheckpoint(f"{MANIFEST} cannot be verified: it {state}")
     seal = str(body.pop("seal", ""))
-    if not hmac.compare_digest(seal, _seal(body, secret)):
+    try:
+        sealed = hmac.compare_digest(seal.encode(errors="replace"), _seal(body, secret).encode())
+    except RecursionError:
+        raise BadCheckpoint(f"{MANIFEST} cannot be read: it is nested too deeply") from None
+    if not sealed:
         raise BadCheckpoint(f"{MANIFEST} is damaged: its seal does not fit")
     try:
         return Manifest(
             clocks=Clocks.from_json(body["clocks"]),
-            keys={name: Key(str(dtype), tuple(shape)) for name, (dtype, shape) in body["keys"].items()},
-            files={name: File(int(f["size"]), str(f["digest"])) for name, f in body["files"].items()},
-            written=float(body["written"]),
-            writer=str(body["writer"]),
-            checksum=body.get("checksum"),
+            keys={name: _key(name, found) for name, found in _table("keys", body["keys"]).items()},
+            files={name: _file(name, found) for name, found in _table("files", body["files"]).items()},
+            written=_time(body["written"]),
+            writer=_text("writer", body["writer"]),
+            checksum=_checksum(body.get("checksum")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadCheckpoint(f"{MANIFEST} is malformed: {error}") from None
@@ -136,7 +147,9 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
     sizes = {}
     for name in manifest.files:
         with contextlib.suppress(OSError):
-            sizes[name] = (folder / name).stat().st_size
+            found = (folder / name).stat()
+            if stat.S_ISREG(found.st_mode):  # another kind may wait for ever when it is read
+                sizes[name] = found.st_size
     check_files(Lineage.parse_folder(folder.name), manifest, sizes)
 
 
@@ -164,6 +177,58 @@ def check_digests(folder: Path, manifest: Manifest, *, secret: bytes | None, nam
             raise BadCheckpoint(f"{name} cannot be read: {error}") from None
         if not hmac.compare_digest(found, manifest.files[name].digest):
             raise BadCheckpoint(f"{name} is damaged: its digest differs from the one in {MANIFEST}")
+
+
+def _table(what: str, found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} is no table")
+    return found
+
+
+def _key(name: str, found: Any) -> Key:
+    if not (isinstance(found, list) and len(found) == 2 and isinstance(found[1], list)):
+        raise ValueError(f"keys: {name!r} is not [dtype, shape]")
+    dtype = _text(f"keys: the dtype of {name!r}", found[0])
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"keys: {name!r} has no dtype {dtype!r}")
+    return Key(dtype, tuple(_whole(f"keys: the shape of {name!r}", extent) for extent in found[1]))
+
+
+def _file(name: str, found: Any) -> File:
+    os.fsencode(name)  # UnicodeEncodeError is a ValueError
+    if "\0" in name or name in ("", ".", ".."):
+        raise ValueError(f"files: {name!r} is no file's name")
+    table = _table(f"files: {name!r}", found)
+    digest = _text(f"files: the digest of {name!r}", table["digest"])
+    if len(digest) != _DIGEST_LETTERS or not digest.isascii():
+        raise ValueError(f"files: {name!r} has no digest")
+    return File(_whole(f"files: the size of {name!r}", table["size"]), digest)
+
+
+def _text(what: str, found: Any) -> str:
+    if not isinstance(found, str):
+        raise ValueError(f"{what} is no text")
+    return found
+
+
+def _whole(what: str, found: Any) -> int:
+    """Kept to 64 bits, as everything is that was ever written here."""
+    if type(found) is not int or not 0 <= found < 1 << 64:
+        raise ValueError(f"{what} is no whole number")
+    return found
+
+
+def _checksum(found: Any) -> int | None:
+    """As a collective wraps it, so it may be below 0."""
+    if found is not None and type(found) is not int:
+        raise ValueError("checksum is no whole number")
+    return found
+
+
+def _time(found: Any) -> float:
+    if type(found) not in (int, float) or not 0 <= found <= _LAST_SECOND:  # NaN is not
+        raise ValueError(f"written is {found!r}, no time in seconds")
+    return float(found)
 
 
 def _seal(body: Mapping[str, Any], secret: bytes | None) -> str:

@@ -155,7 +155,9 @@ class ObjectPlace:
     def _glance(self, lineage: Lineage) -> Manifest:
         sizes = self._sizes(lineage)
         if _DAMAGED in sizes:
-            raise BadCheckpoint(self._try(lambda: self._fs.cat_file(self._at(lineage, _DAMAGED))).decode().strip())
+            raise BadCheckpoint(
+                self._try(lambda: self._fs.cat_file(self._at(lineage, _DAMAGED))).decode(errors="replace").strip()
+            )
         if MANIFEST not in sizes:
             raise BadCheckpoint(f"no {MANIFEST}: the save was not finished, or it is not one of ours")
         data: bytes = self._try(lambda: self._fs.cat_file(self._at(lineage, MANIFEST)))

@@ -9,7 +9,6 @@ follows from the shapes, so no layer is named here. Files are unpickled with ``w
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +18,14 @@ import torch
 from torch import Tensor
 
 from checkpointing.errors import CheckpointError
+from checkpointing.plain import read_object
 
 PARAMS = "params.json"
+_UNREADABLE = (
+    *(OSError, RuntimeError, EOFError, pickle.UnpicklingError),
+    *(ValueError, TypeError, LookupError, AttributeError),
+)
+"""What torch's unpickler of tensors raises: the second row comes of pickles that were made up."""
 
 
 class OriginalWeights:
@@ -80,20 +85,19 @@ def read_params(folder: Path) -> dict[str, Any]:
     """``params.json``. Raises CheckpointError."""
     path = folder / PARAMS
     try:
-        found = json.loads(path.read_text())
+        return read_object(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is not a JSON object")
-    return found
 
 
 def _open(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path} cannot be read: {reason}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise CheckpointError(f"{path} is no state of tensors alone")
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    ):
+        raise CheckpointError(f"{path} is no state of named tensors alone")
     return found

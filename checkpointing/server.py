@@ -12,6 +12,7 @@ import contextlib
 import logging
 import secrets
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from checkpointing.door import Door, reader
 from checkpointing.memory import Buffer
 from checkpointing.pace import Pace
 from checkpointing.state import Clocks
@@ -46,10 +48,14 @@ _log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 _HANDSHAKE_S = 5.0
+"""From the connection to a request that shows the secret, all together."""
 _SEND_S = 60.0
 """A healer that takes no byte for so long is left; the window closes long before in practice."""
 _WAIT_FRAME_S = 0.5
-_MAX_CONNECTIONS = 64
+_MAX_STRANGERS = 64
+_MAX_GUESTS = 64
+_NO_ROOM_S = 0.1
+"""Pause after a connection that could not be taken: the process may be out of file descriptors."""
 _WANT_FRAME = 16 << 20
 
 
@@ -86,9 +92,9 @@ class StateServer:
         self._window: Window | None = None
         self._over = -1
         """Greatest attempt whose window has been closed."""
-        self._connections = 0
+        self._door = Door(strangers=_MAX_STRANGERS, guests=_MAX_GUESTS)
         self._stopped = False
-        self._socket = socket.create_server((host, 0), backlog=_MAX_CONNECTIONS)
+        self._socket = socket.create_server((host, 0), backlog=_MAX_STRANGERS)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         threading.Thread(target=self._accept, name="state-server", daemon=True).start()
 
@@ -142,42 +148,51 @@ class StateServer:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # stopped
-                return
-            with self._changed:
-                room = self._connections < _MAX_CONNECTIONS
-                self._connections += room
-            if room:
-                threading.Thread(target=self._converse, args=(connection,), name="state-source", daemon=True).start()
-            else:
+            except OSError as error:
+                if self._stopped:
+                    return
+                _log.info("a connection could not be taken: %s", error)
+                time.sleep(_NO_ROOM_S)
+                continue
+            deadline = time.monotonic() + _HANDSHAKE_S
+            try:
+                connection.settimeout(_HANDSHAKE_S)
+                if self._tls is not None:  # what a stranger can keep waiting is left to its own thread
+                    connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            except OSError as error:
                 connection.close()
+                _log.info("a connection ended early: %s", error)
+                continue
+            self._door.knock(connection)
+            arguments = (connection, deadline)
+            threading.Thread(target=self._converse, args=arguments, name="state-source", daemon=True).start()
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _converse(self, connection: socket.socket, deadline: float) -> None:
         """One connection, from the greeting to its end. Runs on its own thread."""
         try:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.settimeout(_HANDSHAKE_S)
-                if self._tls is None:
-                    self._answer(connection)
-                    return
-                with self._tls.wrap_socket(connection, server_side=True) as wrapped:
-                    self._answer(wrapped)
+                if isinstance(connection, ssl.SSLSocket):
+                    connection.do_handshake()  # its limit counts for the whole of it
+                self._answer(connection, deadline)
         except Exception as error:  # noqa: BLE001 - a thread's edge: whatever a healer does, this rank trains on
             _log.info("a transfer ended early: %s", error)
         finally:
-            with self._changed:
-                self._connections -= 1
+            self._door.leave(connection)
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection: socket.socket, deadline: float) -> None:
         nonce = secrets.token_hex(NONCE_BYTES)
         connection.sendall(pack_json({"phalanx": PROTOCOL, "nonce": nonce}))
         try:
-            asked = read_json(_reader(connection), SMALL_FRAME)
+            asked = read_json(reader(connection, deadline=deadline), SMALL_FRAME)
             check_signature(asked, secret=self._secret, nonce=nonce)
             request = Request.from_json(asked)
         except ValueError as error:
             connection.sendall(pack_json({"status": "refused", "reason": str(error)}))
+            return
+        connection.settimeout(_HANDSHAKE_S)
+        if not self._door.admit(connection):
+            connection.sendall(pack_json({"status": "refused", "reason": f"{_MAX_GUESTS} are served already"}))
             return
         window, reason = self._wait_for_window(request, connection)
         if window is None:
@@ -261,7 +276,7 @@ class StateServer:
         chunks = list(manifest.chunks())
         buffer = Buffer()
         while not window.closed.is_set():
-            wanted = read_json(_reader(connection), _WANT_FRAME).get("chunks")
+            wanted = read_json(reader(connection), _WANT_FRAME).get("chunks")
             if not isinstance(wanted, list) or not all(type(n) is int and 0 <= n < len(chunks) for n in wanted):
                 return
             for number in wanted:
@@ -284,18 +299,3 @@ class StateServer:
         if pause > 0:
             with self._changed:
                 self._changed.wait_for(window.closed.is_set, pause)
-
-
-def _reader(connection: socket.socket) -> Callable[[int], bytes]:
-    """``read(n)`` of exactly n bytes. Raises ConnectionError when the healer has left."""
-
-    def read(size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            part = connection.recv(min(size - len(data), 1 << 20))
-            if not part:
-                raise ConnectionError("the healer left")
-            data += part
-        return bytes(data)
-
-    return read

@@ -80,10 +80,13 @@ def rows_of(seen: Survey, keeping: Keeping | None, size: Callable[[str], int | N
 def to_torch(step_folder: Path, out: Path, *, secret: bytes | None = None) -> int:
     """Write ``{"model": {name: whole tensor}}`` to ``out``, for ``torch.load(out, weights_only=True)``: its bytes.
 
-    Raises CheckpointError if the checkpoint does not verify or cannot be read, FileExistsError if ``out`` exists.
+    Raises CheckpointError if the checkpoint does not verify or cannot be read, FileExistsError if ``out`` exists, and
+    OSError if it cannot be written.
     """
     if out.exists():
         raise FileExistsError(f"{out} exists; it is not written over")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out} cannot be written: no folder {out.parent}")
     try:
         manifest = verify(step_folder, secret=secret)
     except BadCheckpoint as error:
@@ -103,6 +106,8 @@ def to_torch(step_folder: Path, out: Path, *, secret: bytes | None = None) -> in
     try:
         torch.save({"model": {name.removeprefix(MODEL): tensor for name, tensor in whole.items()}}, unfinished)
         unfinished.replace(out)
+    except RuntimeError as error:  # torch's file writer has no other
+        raise OSError(f"{out} cannot be written: {str(error).splitlines()[0]}") from None
     finally:
         unfinished.unlink(missing_ok=True)
     return out.stat().st_size

@@ -127,11 +127,18 @@ def _folders(config: Config) -> Iterator[Finding]:
         if folder.partition("://")[0] not in URL_SCHEMES:
             expected = f"expected a folder below job.dump_folder, or a URL of {', '.join(URL_SCHEMES)}"
             yield Finding(keys=("checkpoint.folder",), expected=expected)
+        elif _names_nothing(folder):
+            yield Finding(keys=("checkpoint.folder",), expected=f"expected a place in the store: {folder}NAME/...")
         return
     parts = PurePath(config.checkpoint.folder).parts
     if not parts or ".." in parts or parts[0] in _RESERVED or PurePath(config.checkpoint.folder).is_absolute():
         expected = f"expected a folder of its own below job.dump_folder, none of {', '.join(sorted(_RESERVED))}"
         yield Finding(keys=("checkpoint.folder",), expected=expected)
+
+
+def _names_nothing(url: str) -> bool:
+    """A scheme alone."""
+    return not url.partition("://")[2].strip("/")
 
 
 def _initial(config: Config) -> Iterator[Finding]:
@@ -141,7 +148,10 @@ def _initial(config: Config) -> Iterator[Finding]:
         keys = ("checkpoint.initial_load_in_hf", "checkpoint.initial_load_path", "model.hf_assets_path")
         yield Finding(keys=keys, expected="expected the folder in checkpoint.initial_load_path or model.hf_assets_path")
     path = checkpoint.initial_load_path or ""
-    if is_url(path) and (checkpoint.initial_load_in_hf or path.partition("://")[0] not in URL_SCHEMES):
+    if checkpoint.initial_load_path == "" or (is_url(path) and _names_nothing(path)):
+        expected = "expected a folder, or a URL with a place in the store; without the key the seed gives step 0"
+        yield Finding(keys=("checkpoint.initial_load_path",), expected=expected)
+    elif is_url(path) and (checkpoint.initial_load_in_hf or path.partition("://")[0] not in URL_SCHEMES):
         kinds = "a folder" if checkpoint.initial_load_in_hf else f"a folder, or a URL of {', '.join(URL_SCHEMES)}"
         yield Finding(keys=("checkpoint.initial_load_path",), expected=f"expected {kinds}")
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import tomllib
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -22,6 +23,8 @@ from configs.names import nearest, nearest_key
 from configs.problems import COMMAND_LINE, SYNTAX, Problem
 
 MISSING = "\0no value"
+_FREE_TEXT = ("job.description",)
+"""What may have several lines. All other text becomes paths, names and labels."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,12 +99,23 @@ def _accept(found: Given, value: Any, given: list[Given], problems: list[Problem
     except ValidationError as error:
         problems.append(_misfit(found, error))
         return
+    if found.key not in _FREE_TEXT and _has_control(value):
+        expected = "expected text without control characters"
+        problems.append(Problem(where=found.where, key=found.written, expected=expected, found=repr(found.value)))
+        return
     alias = mark(found.key, Alias)
     if alias is None:
         given.append(dataclasses.replace(found, value=value))
     elif value != alias.unset:
         scaled = value if alias.scale is None else value * alias.scale
         given.append(dataclasses.replace(found, key=alias.target, value=scaled))
+
+
+def _has_control(value: Any) -> bool:
+    """Whether a text, or one in a list, has characters that no path can have or that nobody can see."""
+    if isinstance(value, tuple):
+        return any(map(_has_control, value))
+    return isinstance(value, str) and any(unicodedata.category(letter) == "Cc" for letter in value)
 
 
 def _misfit(found: Given, error: ValidationError) -> Problem:

@@ -12,6 +12,7 @@ from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
 from ops.checkpoint_where import Where, checkpoints_at, named_like_a_step
 from ops.console import Console
+from ops.conversion import place
 from ops.result import Result
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A run folder."""
-    parser.add_argument("run", metavar="RUN", help="a run folder, a folder of checkpoints, or its URL")
+    parser.add_argument("run", metavar="RUN", type=place, help="a run folder, a folder of checkpoints, or its URL")
 
 
 def run(options: argparse.Namespace, console: Console) -> Result:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import math
 
 from configs.secret import secret_key
 from ops.checkpoint_where import HELP, METAVAR, step_at
 from ops.console import Console
-from ops.conversion import conversion, local_path
+from ops.conversion import conversion, local_path, place
 from ops.result import Result
+
+_MOST_GB = 1_000_000_000
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint, a folder, and what cannot be read from what lies around the checkpoint."""
-    parser.add_argument("step_folder", metavar=METAVAR, help=HELP)
+    parser.add_argument("step_folder", metavar=METAVAR, type=place, help=HELP)
     parser.add_argument(
         "out", metavar="OUT_FOLDER", type=local_path, help="the model folder to write; it must not exist"
     )
@@ -56,6 +57,6 @@ def run(options: argparse.Namespace, console: Console) -> Result:
 
 def _size(text: str) -> float:
     value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError("expected a number above 0")
+    if not 1e-9 <= value <= _MOST_GB:  # NaN is not
+        raise argparse.ArgumentTypeError(f"expected a number of GB above 0 and at most {_MOST_GB:,}")
     return value

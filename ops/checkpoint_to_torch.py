@@ -8,13 +8,13 @@ from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
 from ops.checkpoint_where import HELP, METAVAR, step_at
 from ops.console import Console
-from ops.conversion import local_path
+from ops.conversion import local_path, place
 from ops.result import Result
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint and a file."""
-    parser.add_argument("step_folder", metavar=METAVAR, help=HELP)
+    parser.add_argument("step_folder", metavar=METAVAR, type=place, help=HELP)
     parser.add_argument("out", metavar="OUT.pt", type=local_path, help="the file to write; it must not exist")
 
 

@@ -12,6 +12,7 @@ from configs.secret import secret_key
 from configs.words import Exit, ExitRequest
 from ops.checkpoint_where import Where, checkpoints_at, named_like_a_step, step_at
 from ops.console import Console
+from ops.conversion import place
 from ops.result import Result
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A checkpoint or a run."""
     what = "one checkpoint, a run folder or a folder of checkpoints; or the URL of one in an object store"
-    parser.add_argument("folder", metavar="STEP_FOLDER|RUN", help=what)
+    parser.add_argument("folder", metavar="STEP_FOLDER|RUN", type=place, help=what)
 
 
 def run(options: argparse.Namespace, console: Console) -> Result:
@@ -30,11 +31,11 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     from checkpointing.verifying import verify_all  # heavy: torch
 
     rows = []
-    for place in _places(options.folder):
+    for given in _places(options.folder):
         began = time.monotonic()
-        with step_at(place) as path:
+        with step_at(given) as path:
             verdict = verify_all(path, secret=secret_key())
-        row = _row(verdict, place, seconds=time.monotonic() - began)
+        row = _row(verdict, given, seconds=time.monotonic() - began)
         rows.append(row)
         console.say(_line(row))
     bad = sum(not row["valid"] for row in rows)
@@ -73,15 +74,15 @@ def _stored(url: str) -> list[str]:
     from checkpointing.manifest import MANIFEST  # heavy: torch
     from checkpointing.objects import ObjectPlace
 
-    place = ObjectPlace(url, spool=Path(), secret=None)
-    return [lineage.folder for lineage in place.candidates() if MANIFEST in place.objects(lineage)]
+    store = ObjectPlace(url, spool=Path(), secret=None)
+    return [lineage.folder for lineage in store.candidates() if MANIFEST in store.objects(lineage)]
 
 
-def _row(verdict: Verdict, place: str, *, seconds: float) -> dict[str, object]:
+def _row(verdict: Verdict, where: str, *, seconds: float) -> dict[str, object]:
     manifest = verdict.manifest
     return {
         "name": verdict.path.name,
-        "path": place,
+        "path": where,
         "valid": not verdict.problems,
         "problems": list(verdict.problems),
         "step": manifest.clocks.step if manifest else None,

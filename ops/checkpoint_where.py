@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from configs.initial import own_folders
 from configs.load import ConfigError, parse_text
 from configs.names import EACH_GROUP, URL_SCHEMES, is_url, nearest
 from configs.run_folder import RunFolder
@@ -21,6 +22,7 @@ from configs.words import Exit, ExitRequest, Lineage
 from ops.conversion import folder_given
 
 METAVAR = "STEP_FOLDER"
+LOCAL = "file://"
 HELP = "one checkpoint: its folder, or its URL in an object store"
 
 
@@ -41,7 +43,9 @@ class Where:
 def checkpoints_at(given: str) -> Where:
     """Where the checkpoints lie of a run folder, a folder of checkpoints or the URL of one. Raises ExitRequest."""
     if is_url(given):
-        return Where(_known(given).rstrip("/"), None)
+        if _known(given).startswith(LOCAL):
+            folder_given(Path(given.removeprefix(LOCAL)))
+        return Where(given.rstrip("/"), None)
     run = Path(given)
     folder_given(run)
     config = RunFolder(run).config
@@ -53,9 +57,7 @@ def checkpoints_at(given: str) -> Where:
         raise ExitRequest(Exit.BAD_CONFIG, str(error)) from error
     remote = is_url(section.folder)
     if EACH_GROUP in section.folder:
-        found = [] if remote else sorted(run.glob(section.folder.replace(EACH_GROUP, "*")))
-        there = section.folder if remote else ", ".join(map(str, found)) or "none yet"
-        raise ExitRequest(Exit.BAD_CONFIG, f"each group of {run} has a folder of its own; name one: {there}")
+        raise ExitRequest(Exit.BAD_CONFIG, own_folders(run, section.folder))
     return Where(section.folder if remote else str(run / section.folder), section)
 
 
@@ -69,6 +71,7 @@ def step_at(given: str) -> Iterator[Path]:
     """One checkpoint as a local folder, and the URL instead of that folder in what is raised. Raises ExitRequest."""
     if not is_url(given):
         folder_given(Path(given))
+        _must_be_one(given)
         yield Path(given)
         return
     url, _, name = _known(given).rstrip("/").rpartition("/")
@@ -82,6 +85,26 @@ def step_at(given: str) -> Iterator[Path]:
             yield path
         except ExitRequest as error:
             raise ExitRequest(error.code, error.reason.replace(str(path), given.rstrip("/"))) from error
+
+
+def _must_be_one(given: str) -> None:
+    """Raises ExitRequest, naming the newest one, when a folder holds checkpoints instead of being one."""
+    from checkpointing.folder import published  # heavy: torch
+    from checkpointing.manifest import MANIFEST
+    from checkpointing.retention import newest_first
+
+    if named_like_a_step(given) or (Path(given) / MANIFEST).exists():
+        return
+    where = checkpoints_at(given)
+    found = {} if where.remote else published(Path(where.place))
+    if where.section is None and not found:
+        return  # what it lacks is for its reader to say
+    kind = "a folder of checkpoints" if where.section is None else "a run folder"
+    if where.remote:
+        hint = f"name one of those in {where.place}"
+    else:
+        hint = f"the newest is {found[newest_first(found)[0]]}" if found else "it has none yet"
+    raise ExitRequest(Exit.BAD_CONFIG, f"{given} is {kind}, expected one checkpoint; {hint}")
 
 
 def _known(url: str) -> str:

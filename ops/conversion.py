@@ -26,9 +26,16 @@ def import_arguments(parser: argparse.ArgumentParser, *, what: str, metavar: str
     parser.add_argument("--flavor", required=True, help="its flavor, such as 8B")
 
 
+def place(text: str) -> str:
+    """The type of an argument that is a path or a URL. An empty one would be the working directory."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected a path, found an empty one")
+    return text
+
+
 def local_path(text: str) -> Path:
     """The type of an argument that cannot be a URL, which would become a folder of that name."""
-    if is_url(text):
+    if is_url(place(text)):
         raise argparse.ArgumentTypeError(f"expected a local path, found {text}")
     return Path(text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from checkpointing.folder import limit_aside, set_aside
 from checkpointing.retention import behind, fenced_off
 from checkpointing.writer import Checkpointer
 from tests.support.states import clocks, lineage, names, tensors
@@ -63,3 +64,28 @@ def test_a_disk_that_cannot_be_read_is_no_harm(tmp_path):
     made.fence(FENCES)
     assert made.wait(limit_s=30)
     assert made.close(wait_s=30)
+
+
+def test_links_among_what_was_set_aside_hinder_no_save(tmp_path):
+    folder = tmp_path / "checkpoints"
+    made = Checkpointer(folder, group=None, writer="g0.1", keep_latest_k=1)
+    made.start()
+    folder.mkdir()
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "precious").touch()
+    dangling, followed = folder / ".aside-step-00000008-17.3", folder / ".aside-step-00000009-17.3"
+    dangling.symlink_to(tmp_path / "nowhere")
+    followed.symlink_to(kept)
+    for step in (1, 2):
+        made.finish(tensors=tensors(step), clocks=clocks(step))
+    assert made.close(wait_s=30)
+    limit_aside(folder, keep=1)
+    assert names(folder) == sorted([dangling.name, followed.name, lineage(2).folder])
+    # A bad checkpoint of the same name takes the link's place, and what the link points to stays.
+    for name in ("step-00000008-17.3", "step-00000009-17.3"):
+        (folder / name).mkdir()
+        assert set_aside(folder / name, "it is bad") == folder / f".aside-{name}"
+    assert (followed / "REASON.txt").read_text() == "it is bad\n"
+    assert not followed.is_symlink()
+    assert list(kept.iterdir()) == [kept / "precious"]

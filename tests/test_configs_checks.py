@@ -180,3 +180,39 @@ def test_a_start_from_foreign_weights_needs_their_folder():
     assert "expected the folder in checkpoint.initial_load_path" in refused("--checkpoint.initial_load_in_hf")
     for key in ("checkpoint.initial_load_path", "model.hf_assets_path"):
         assert load("debug", ["--checkpoint.initial_load_in_hf", f"--{key}", "there"])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "checkpoint.folder",
+        "checkpoint.initial_load_path",
+        "job.dump_folder",
+        "job.cache_folder",
+        "job.name",
+        "training.dataset_path",
+        "model.hf_assets_path",
+        "model.tokenizer_path",
+        "security.tls_key",
+        "experimental.custom_import",
+    ],
+)
+@pytest.mark.parametrize("letter", ["\0", "\n", "\x7f", "\x85"])
+def test_control_characters_are_refused_with_all_other_problems(key, letter):
+    message = refused(f"--{key}=a{letter}b", "--training.steps=none")
+    assert f"command line: {key}: expected text without control characters, found " in message
+    assert "training.steps" in message
+
+
+def test_control_characters_in_a_file_are_refused_and_a_description_may_have_lines():
+    with pytest.raises(ConfigError) as caught:
+        parse_text('[checkpoint]\nfolder = "a\\u0000b"\n[job]\ndump_folder = "x\\u0007"\n')
+    assert {problem.key for problem in caught.value.problems} == {"checkpoint.folder", "job.dump_folder"}
+    assert parse_text('[job]\ndescription = """two\nlines"""\n').job.description == "two\nlines"
+
+
+def test_paths_that_name_nothing_are_refused():
+    assert "checkpoint.initial_load_path: expected a folder" in refused("--checkpoint.initial_load_path=")
+    for url in ("s3://", "gs:///", "file://"):
+        assert f"expected a place in the store: {url}NAME/..., found {url!r}" in refused(f"--checkpoint.folder={url}")
+        assert "checkpoint.initial_load_path: expected a folder" in refused(f"--checkpoint.initial_load_path={url}")

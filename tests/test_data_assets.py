@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.data import make_store, write_corpus
-from trainer.data.assets import Special, copy_tokenizer, has_tokenizer, keep_tokenizer
+from trainer.data.assets import Special, copy_tokenizer, has_tokenizer, keep_tokenizer, same_tokenizer
 from trainer.data.errors import DataError
 
 
@@ -45,6 +45,24 @@ def test_a_published_tokenizer_is_copied_as_it_came(trained, tmp_path):
     special = copy_tokenizer(tmp_path / "tokenizer", tmp_path / "out")
     assert special.bos == 0  # "<bos>", the usual name
     assert special.eos not in (None, 1)  # "a", as its config says
+
+
+def test_tokenizers_are_compared_by_what_they_make_of_a_text(trained, tmp_path):
+    other = tmp_path / "tokenizer.json"
+    body = json.loads(trained.read_text())
+    assert body["model"]["merges"]
+    pairs = [merge if isinstance(merge, list) else merge.split(" ") for merge in body["model"]["merges"]]
+    for merges in (pairs, [" ".join(pair) for pair in pairs]):
+        body["model"]["merges"] = merges
+        body["truncation"] = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+        other.write_text(json.dumps(body, indent=4))
+        assert same_tokenizer(other, trained)
+    body["model"]["merges"] = pairs[:-1]
+    other.write_text(json.dumps(body))
+    assert not same_tokenizer(other, trained)
+    other.write_text("[" * 200_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        same_tokenizer(other, trained)
 
 
 def test_the_first_copy_stays_and_a_folder_that_cannot_be_written_is_no_error(trained, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
 
 import numpy as np
@@ -71,6 +72,18 @@ def test_a_sharded_folder_names_every_tensor_once_and_keeps_to_the_limit(tmp_pat
         with safe_open(file, framework="pt") as opened:
             assert opened.metadata() == {"format": "pt"}
     assert index["metadata"]["total_size"] == sum(sizes) == sum(p.nbytes for p in model.parameters())
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_weights_have_the_rights_that_the_umask_gives_every_file(tmp_path, flavors, umask, mode):
+    before = os.umask(umask)
+    try:
+        _, _, folder = written(tmp_path, flavors["tiny"], "tiny", limit=20_000)
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {
+        path.name: mode for path in folder.iterdir()
+    }
 
 
 def test_the_config_is_complete_for_readers_that_know_no_defaults(tmp_path, flavors):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -164,10 +165,51 @@ def test_from_meta_imports_original_weights(capfd, tmp_path):
     assert code == Exit.DONE
 
 
+def test_a_run_folder_is_told_from_a_checkpoint_and_the_newest_is_named(run, capfd, tmp_path):
+    newest = step_folder(run, 5)
+    for given, kind in ((run.root, "a run folder"), (run.root / "checkpoints", "a folder of checkpoints")):
+        for words in (("to-hf", given, tmp_path / "hf"), ("to-torch", given, tmp_path / "out.pt")):
+            code, data, _ = call(capfd, *words)
+            assert code == Exit.BAD_CONFIG
+            assert data["error"] == f"{given} is {kind}, expected one checkpoint; the newest is {newest}"
+    shutil.rmtree(run.root / "checkpoints")
+    assert call(capfd, "to-hf", run.root, tmp_path / "hf")[1]["error"].endswith("; it has none yet")
+    code, data, _ = call(capfd, "to-hf", tmp_path, tmp_path / "hf")
+    assert (code, "no manifest.json" in data["error"]) == (Exit.CHECKPOINT, True)
+
+
+def test_a_file_that_cannot_be_written_is_exit_2_before_anything_is_read(run, capfd, tmp_path, monkeypatch):
+    out = tmp_path / "no" / "such" / "x.pt"
+    code, data, _ = call(capfd, "to-torch", step_folder(run, 5), out)
+    assert (code, data["error"]) == (Exit.BAD_CONFIG, f"{out} cannot be written: no folder {out.parent}")
+
+    def full(*_):
+        raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed\nframe #0: ...")
+
+    monkeypatch.setattr(torch, "save", full)
+    code, data, _ = call(capfd, "to-torch", step_folder(run, 5), tmp_path / "x.pt")
+    assert code == Exit.BAD_CONFIG
+    assert data["error"].startswith(f"{tmp_path / 'x.pt'} cannot be written: PytorchStreamWriter failed")
+    assert "frame" not in data["error"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("to-hf", "/no/such/step", "out"),
+        ("to-hf", "/tmp", "out", "--max-file-gb", "1e300"),
+        ("to-hf", "/tmp", "out", "--max-file-gb", "nan"),
+        ("to-hf", "/tmp", "out", "--max-file-gb", "1e-10"),
+        ("to-hf", "/tmp", "out", "--max-file-gb", "much"),
+        ("to-hf", "", "out"),
+        ("to-hf", "/tmp", ""),
+        ("to-torch", "", "out.pt"),
+        ("from-hf", "", "out", "--model", "llama3", "--flavor", "tiny"),
+        ("ls", ""),
+        ("ls", "file:///no/such/folder"),
+        ("verify", ""),
+        ("verify", " "),
+        ("verify", "file:///no/such/folder"),
         ("to-hf", "/tmp", "out", "--export-dtype", "int8"),
         ("to-hf", "/tmp", "out", "--max-file-gb", "0"),
         ("from-hf", "/no/such/folder", "out", "--model", "llama3", "--flavor", "tiny"),

@@ -14,6 +14,7 @@ from configs.load import parse_text
 from configs.run_folder import RunFolder
 from configs.words import ExitRequest
 from ops.launch.folder import FolderLock, old_processes, settle_config, started_t, wait_for_old
+from ops.launch.initial import check_initial
 from tests.support.logs import commit, write
 
 HOLD = """
@@ -123,3 +124,31 @@ def test_a_damaged_config_protects_the_history(folder):
     with pytest.raises(ExitRequest, match="cannot be read") as caught:
         settle_config(folder, config())
     assert caught.value.code == 6
+
+
+def test_a_folder_to_begin_from_must_be_there_while_the_run_has_no_checkpoint(folder, tmp_path):
+    given = tmp_path / "other"
+
+    def refusal(**checkpoint):
+        with pytest.raises(ExitRequest) as caught:
+            check_initial(config(checkpoint={"initial_load_path": str(given), **checkpoint}), folder)
+        assert caught.value.code == 2
+        return caught.value.reason
+
+    for keys in ({}, {"initial_load_in_hf": True}, {"initial_load_in_hf": True, "enable": False}):
+        assert refusal(**keys) == f"checkpoint.initial_load_path = {str(given)!r}: no such folder"
+    assert not folder.root.exists()
+    for keys in ({"enable": False}, {"folder": "s3://bucket/run"}, {"initial_load_path": "s3://bucket/other"}):
+        check_initial(config(checkpoint={"initial_load_path": str(given), **keys}), folder)
+    check_initial(config(), folder)
+
+    for name in ("disk-g0", "disk-g1"):
+        (given / name).mkdir(parents=True)
+    check_initial(config(checkpoint={"initial_load_path": str(given)}), folder)
+    (given / "config.toml").write_text('[checkpoint]\nfolder = "disk-{group}"\n')
+    assert refusal().endswith(f"name one: {given}/disk-g0, {given}/disk-g1")
+
+    (folder.root / "mine" / "g0" / "step-00000003-17.3").mkdir(parents=True)
+    assert refusal()
+    own = {"initial_load_path": str(given), "folder": "mine/{group}"}
+    check_initial(config(checkpoint=own), folder)  # it goes on from its own

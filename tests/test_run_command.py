@@ -153,6 +153,10 @@ def test_a_taken_lighthouse_port_is_exit_2_with_the_address(rig, tmp_path):
         (["--training.steps", "many"], ["training.steps"]),
         (["--parallelism.data_parallel_shard_degree", "3"], ["parallelism.data_parallel_shard_degree"]),
         (["--training.dataset_path", "/nowhere/at/all"], ["training.dataset_path", "/nowhere/at/all"]),
+        (
+            ["--checkpoint.initial_load_path", "/nowhere/at/all"],
+            ["checkpoint.initial_load_path = '/nowhere/at/all': no such folder"],
+        ),
     ],
 )
 def test_bad_input_names_the_key_and_starts_nothing(rig, tmp_path, words, expected):

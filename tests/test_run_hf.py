@@ -78,3 +78,33 @@ def test_a_run_leaves_a_folder_and_another_starts_from_its_weights(rig, tmp_path
     wrong = rig.run("hf-wrong", groups=1, steps=1, model__flavor="debug", **start)
     assert wrong.code == Exit.CHECKPOINT
     assert "hidden_size is 32, the flavor has 128" in wrong.reason
+
+
+def test_a_start_from_weights_of_another_tokenizer_ends_with_6_and_says_what_to_set(rig):
+    first = rig.run("hf-tokens", groups=1, ranks=1, steps=1, checkpoint__last_save_in_hf=True)
+    (folder,) = first.folder.exports.iterdir()
+    own = (folder / "tokenizer.json").read_text()
+    start = {"checkpoint__initial_load_in_hf": True, "checkpoint__initial_load_path": folder}
+
+    other = json.loads(own)
+    other["model"]["merges"] = other["model"]["merges"][:-1]
+    (folder / "tokenizer.json").write_text(json.dumps(other))
+    refused = rig.run("hf-tokens-other", groups=1, ranks=1, steps=1, **start)
+    assert refused.code == Exit.CHECKPOINT
+    assert f"{folder}/tokenizer.json is not this run's tokenizer" in refused.reason
+    assert f"set model.hf_assets_path to '{folder}'" in refused.reason
+
+    (folder / "tokenizer.json").write_text(json.dumps(json.loads(own), indent=1))
+    assert rig.run("hf-tokens-same", groups=1, ranks=1, steps=1, **start).code == Exit.DONE
+
+    (folder / "tokenizer.json").unlink()
+    without = rig.run("hf-tokens-none", groups=1, ranks=1, steps=1, **start)
+    assert without.code == Exit.DONE
+    logs = "".join(log.read_text() for log in without.folder.root.glob("logs/g0/*/rank0.log"))
+    assert f"{folder} has no tokenizer.json: the tokens are those of this run's own tokenizer" in logs
+
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": [1]}))
+    bad = rig.run("hf-tokens-bad", groups=1, ranks=1, steps=1, **start)
+    assert bad.code == Exit.CHECKPOINT
+    assert f"{folder}/config.json: max_position_embeddings is [1], expected a whole number" in bad.reason

@@ -171,9 +171,21 @@ def test_what_is_not_there_or_damaged_is_an_error_with_its_reason(run, tmp_path)
     for path in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(CheckpointError, match="holds no checkpoint that can be used"):
             begin(path)
+    with pytest.raises(CheckpointError, match=r"nowhere' holds no checkpoint that can be used\s+no such folder"):
+        begin(tmp_path / "nowhere")
     flip(step_of(run, 3) / "__0_0.distcp", 5000)
     with pytest.raises(CheckpointError, match="is damaged"):
         begin(step_of(run, 3))
+
+
+def test_a_run_whose_groups_have_folders_of_their_own_says_which_to_name(run):
+    (run / "config.toml").write_text('[checkpoint]\nfolder = "disk-{group}"\n')
+    for group in ("g0", "g1"):
+        (run / f"disk-{group}").mkdir()
+    with pytest.raises(CheckpointError, match=rf"name one: {run}/disk-g0, {run}/disk-g1"):
+        begin(run)
+    (run / "config.toml").write_text("[checkpoint]\nfoldr = 1\n")  # another version's: what is there counts
+    assert begin(run)[0] == str(step_of(run, 3))
 
 
 def test_a_stock_folder_is_opened_on_request_only(run):

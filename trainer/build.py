@@ -220,7 +220,7 @@ def _state(
 ) -> StateKeeper:
     tensors = closed_list([model], [optimizer])
 
-    from_folder = hf_start(config, spec, tensors) or checkpoint_start(
+    from_folder = hf_start(config, spec, tensors, tokenizer=data.store.tokenizer) or checkpoint_start(
         config, tensors, group=cpu_group(), secret=secret_key(), spool=run.root / "spool" / f"{place.group}-initial"
     )
     writer = f"{place.group}.{connection.incarnation}"

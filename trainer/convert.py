@@ -8,9 +8,9 @@ written over.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
+import reprlib
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +23,7 @@ from checkpointing.hf_format import CONFIG, FILE_LIMIT, Progress, SafetensorsFol
 from checkpointing.manifest import Key
 from checkpointing.opened import OpenCheckpoint, write_seed
 from checkpointing.original_format import OriginalWeights, read_params
+from checkpointing.plain import read_object
 from checkpointing.weights import WeightMap, WeightSource, check_fit, read_whole
 from configs.load import parse_text
 from configs.run_folder import RunFolder
@@ -132,7 +133,7 @@ def open_hf(
     _refuse(folder / CONFIG, f"{spec.name} {flavor}", exchange.hf_misfits(args, config))
     source, pairs = SafetensorsFolder(folder), exchange.hf_map(args)
     check_fit(source, pairs)
-    return source, pairs, args, int(config.get("max_position_embeddings") or exchange.context(args))
+    return source, pairs, args, _context(folder / CONFIG, config) or exchange.context(args)
 
 
 def open_original(folder: Path, spec: ModelSpec[Any], flavor: str) -> tuple[WeightSource, WeightMap, Any, int]:
@@ -147,10 +148,21 @@ def open_original(folder: Path, spec: ModelSpec[Any], flavor: str) -> tuple[Weig
     return source, pairs, args, exchange.context(args)
 
 
+def _context(where: Path, config: Mapping[str, Any]) -> int | None:
+    """The longest context, where a description says it. Raises CheckpointError when it says something else there."""
+    found = config.get("max_position_embeddings")
+    if found is None:
+        return None
+    if type(found) not in (int, float) or not 0 <= found < 1 << 53 or found != int(found):  # NaN and infinity are not
+        expected = "expected a whole number of tokens"
+        raise CheckpointError(f"{where}: max_position_embeddings is {reprlib.repr(found)}, {expected}")
+    return int(found)
+
+
 def _sized(spec: ModelSpec[Any], flavor: str, vocab_size: Any) -> Any:
     """The flavor with the vocabulary that a description names; -1 and absence leave the flavor's own."""
     args = spec.flavor(flavor)
-    known = isinstance(vocab_size, int) and vocab_size > 0
+    known = type(vocab_size) is int and vocab_size > 0
     return exchange_of(spec).fitted(args, vocab_size=vocab_size) if known else args
 
 
@@ -185,9 +197,12 @@ def _said(step_folder: Path) -> dict[str, Any]:
     beside = step_folder / FLAVOR_FILE
     if beside.exists():
         try:
-            found = dict(json.loads(beside.read_text()))
+            found = read_object(beside)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{beside} cannot be read: {error}") from None
+        for name, kind in (("model", str), ("flavor", str), ("seq_len", int)):
+            if type(found.get(name)) is not kind:
+                raise CheckpointError(f"{beside}: {name} is {reprlib.repr(found.get(name))}, expected {kind.__name__}")
         return {**found, "tokenizer": step_folder / ASSETS}
     for parent in list(step_folder.absolute().parents)[:_DEEP]:
         run = RunFolder(parent)

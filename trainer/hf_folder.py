@@ -9,7 +9,6 @@ a living group (``trainer.exports``).
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from checkpointing.errors import CheckpointError
 from checkpointing.folder import sync_folder
 from checkpointing.hf_format import CONFIG, FILE_LIMIT, Progress, write_json, write_safetensors
+from checkpointing.plain import read_object
 from checkpointing.weights import Weight
 from trainer.data.assets import GENERATION, Special, copy_tokenizer, has_tokenizer
 from trainer.models.exchange import Exchange
@@ -85,10 +85,10 @@ def context_length(assets: str | None, *, trained: int) -> int:
     """The longest context of a model that was trained on ``trained`` tokens and may come from published weights: what
     the config beside its tokenizer says, where there is one."""
     try:
-        found = json.loads((Path(assets).expanduser() / CONFIG).read_text())["max_position_embeddings"] if assets else 0
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_object(Path(assets).expanduser() / CONFIG).get("max_position_embeddings") if assets else 0
+    except (OSError, ValueError):
         found = 0
-    return max(trained, found) if isinstance(found, int) else trained
+    return max(trained, found) if type(found) is int else trained
 
 
 def _theirs(

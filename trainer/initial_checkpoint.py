@@ -24,6 +24,7 @@ from checkpointing.objects import UNFINISHED, ObjectPlace
 from checkpointing.resume import Survey, load, survey
 from checkpointing.state import MODEL, OPTIMIZER
 from checkpointing.stock import load_stock
+from configs.initial import misplaced
 from configs.names import is_url
 from configs.schema import Config
 from configs.words import Lineage
@@ -107,6 +108,8 @@ class _Folders:
         root = self._root
         if (root / MANIFEST).exists() or (root / METADATA).exists():
             return [root], []
+        if why := misplaced(root):
+            return [], [why]
         folder = root / "checkpoints" if (root / "checkpoints").is_dir() else root
         return _usable(survey(folder, secret=self._secret, verify_newest=0))
 

@@ -20,6 +20,7 @@ from ops.chaos.demo import UNDISTURBED, strikes, undisturbed
 from ops.console import Console
 from ops.launch.coordinator import Bindings
 from ops.launch.folder import FolderLock, group_lock, settle_config, wait_for_old
+from ops.launch.initial import check_initial
 from ops.launch.requests import Requests
 from ops.launch.run import LocalRun, Orders, layouts_of
 from ops.launch.summary import failed, summarise
@@ -62,6 +63,8 @@ def run(options: argparse.Namespace, console: Console) -> Result:
 def _launch(config: Config, options: argparse.Namespace, console: Console) -> Result:
     guarded_address(config.fault_tolerance.interface)  # before anything starts: one error, not one of each rank
     config, root = _at_home(config)
+    if options.lighthouse is None:  # who joins a run takes the state of those that live
+        check_initial(config, RunFolder(root))
     groups = (options.group,) if options.group else tuple(f"g{i}" for i in range(config.launch.groups))
     orders = Orders(
         config=config,

@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from checkpointing.plain import read_object, read_regular
 from trainer.data.tokenizer import FILE, from_assets
 
 CONFIG = "tokenizer_config.json"
@@ -63,6 +64,15 @@ def copy_tokenizer(source: Path, out: Path) -> Special:
     return special
 
 
+def same_tokenizer(a: Path, b: Path) -> bool:
+    """Whether two ``tokenizer.json`` make the same tokens of a text, however they are laid out. Raises OSError, and
+    ValueError for a file that is none."""
+    if read_regular(a) == read_regular(b):
+        return True
+    found = [read_object(path) for path in (a, b)]
+    return _meaning(found[0]) == _meaning(found[1])
+
+
 def keep_tokenizer(folder: Path, *, trained: Path, assets: str | None) -> None:
     """Leave a copy of a run's tokenizer in ``folder``, whole or not at all; one that is there stays.
 
@@ -83,6 +93,20 @@ def keep_tokenizer(folder: Path, *, trained: Path, assets: str | None) -> None:
             print(f"the tokenizer could not be kept in {folder}: {error}")
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _meaning(found: dict[str, Any]) -> dict[str, Any]:
+    """Without what fits sequences into batches, and with the two ways of writing a merge made one."""
+    kept = {name: value for name, value in found.items() if name not in ("version", "truncation", "padding")}
+    model = kept.get("model")
+    if isinstance(model, dict) and isinstance(model.get("merges"), list):
+        merges = [" ".join(merge) if _is_pair(merge) else merge for merge in model["merges"]]
+        kept["model"] = {**model, "merges": merges}
+    return kept
+
+
+def _is_pair(merge: Any) -> bool:
+    return isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge)
 
 
 def _config(file: Path, special: Special) -> dict[str, Any]:

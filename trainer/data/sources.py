@@ -81,7 +81,7 @@ def read_json_lines(path: Path) -> Iterator[str]:
 def _text_field(line: str, where: str) -> str:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not a line of JSON ({error})") from error
     content = record.get("text") if isinstance(record, dict) else None
     if not isinstance(content, str):

@@ -8,7 +8,6 @@ knows ids only.
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from checkpointing.plain import read_object
 from trainer.data import children
 from trainer.data.encode import BOS, EOS, SMALLEST_VOCABULARY
 from trainer.data.errors import DataError
@@ -109,12 +109,11 @@ def _training_blocks(source: Source) -> Iterator[list[bytes]]:
 
 def _special_names(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text())
+        return read_object(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise DataError(f"model.hf_assets_path: {path} cannot be read: {error}") from error
-    return config if isinstance(config, dict) else {}
 
 
 def _token_id(tokenizer: Tokenizer, named: Any, known: tuple[str, ...]) -> int | None:

@@ -9,6 +9,7 @@ rotary embedding is scaled, not by how much: that is the flavor's word alone.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from trainer.models.exchange import Exchange, Shapes
 from trainer.models.llama3 import hf
 from trainer.models.llama3.args import Llama3Args, parameter_shapes
 
+_ROPE_TABLES = ("rope_parameters", "rope_scaling")
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -40,6 +42,8 @@ class Llama3Exchange(Exchange[Llama3Args]):
         return hf.config(args, seq_len=seq_len)
 
     def hf_misfits(self, args: Llama3Args, config: Mapping[str, Any]) -> list[str]:
+        if odd := [name for name in _ROPE_TABLES if not isinstance(config.get(name) or {}, Mapping)]:
+            return [f"{name} is {reprlib.repr(config[name])}, expected a table" for name in odd]
         heads = config.get("num_attention_heads")
         found = {
             "model_type": config.get("model_type"),
@@ -106,7 +110,7 @@ def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[
     """Fields that are not equal; numbers are compared as numbers."""
     names = [*found, *(name for name in expected if name not in found)]
     return [
-        f"{name} is {found.get(name)!r}, the flavor has {expected.get(name)!r}"
+        f"{name} is {reprlib.repr(found.get(name))}, the flavor has {expected.get(name)!r}"
         for name in names
         if found.get(name) != expected.get(name)
     ]
