@@ -130,7 +130,8 @@ def offers(
     if not survey.found:
         if survey.passed_over:
             raise CheckpointError(
-                f"no checkpoint in {survey.folder} can be used; repair them, or begin anew in another job.dump_folder:{bad}"
+                f"no checkpoint in {survey.folder} can be used; repair them, or begin anew "
+                f"in another job.dump_folder:{bad}"
             )
         if load_step >= 0:
             raise NothingThere(f"checkpoint.load_step = {load_step}: {survey.folder} holds no checkpoint{bad}")
