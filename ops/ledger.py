@@ -70,7 +70,7 @@ def read_ledger(logs: Logs) -> Ledger:
             why = f"{lineage}: computed microbatches {_ranges(ids)}, expected from {next_id} on"
             findings.append(Finding(said[0], why))
         used.update(ids)
-        samples += int(said[0].get("samples", 0))
+        samples += int(said[0].get("samples") or 0)
         size = len(ids) or size
         next_id = max(next_id, max(ids, default=-1) + 1)
     orphaned, provisional = _unconfirmed(logs, chain=chain, records=records)

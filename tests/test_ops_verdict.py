@@ -307,20 +307,20 @@ def test_a_resume_may_be_the_checkpoint_before_the_last_and_none_older():
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def write(root: Path, logs, *, torn: str = "") -> None:
+def write(root: Path, logs) -> None:
     (root / "events").mkdir()
     for writer, events in logs.items():
         text = "".join(json.dumps(event) + "\n" for event in events)
-        (root / "events" / f"{writer}.jsonl").write_text(torn + text)
+        (root / "events" / f"{writer}.jsonl").write_text("\n" + text)
 
 
 def test_a_violation_names_file_line_and_event(tmp_path):
     logs = good_run()
     liar = other_digest(logs)
-    write(tmp_path, logs, torn='{"torn\n')
+    write(tmp_path, logs)
     found = judge(read_story(tmp_path))
     (violation,) = found.as_json()["violations"]
-    number = logs["g1"].index(liar) + 2  # lines count from 1, and the first is torn
+    number = logs["g1"].index(liar) + 2  # lines count from 1, and the first is empty
     assert violation["where"] == f"events/g1.jsonl:{number}"
     assert violation["event"] == liar
     assert violation["invariant"] == "one_digest"

@@ -116,11 +116,11 @@ def clocks(story: Story) -> Iterator[Violation]:
                 yield Violation(Invariant.CLOCKS, why, other)
         first = lines[0] if lines and "cursor" in lines[0].event else None
         if first is not None:
-            expected = before + int(first.event.get("samples", 0))
+            expected = before + int(first.event.get("samples") or 0)
             if first.event["cursor"] != expected:
                 why = f"{lineage}: the cursor is {first.event['cursor']}, expected {expected}"
                 yield Violation(Invariant.CLOCKS, why, first)
-            before = int(first.event["cursor"])
+            before = int(first.event["cursor"] or 0)
     for group in story.groups:
         yield from _own_clock(story, group)
     yield from _one_step_each(story)
@@ -161,7 +161,7 @@ def _moves_by_one(commit: Line, quorum: Line, held: Lineage | None) -> Iterator[
     if commit.event.get("attempt") != quorum.event.get("attempt"):
         why = f"a commit of attempt {commit.event.get('attempt')}, but the last quorum is that of {quorum.where}"
         yield Violation(Invariant.CLOCKS, why, commit)
-    elif commit.event.get("step") != int(quorum.event.get("step", 0)) + 1:
+    elif commit.event.get("step") != int(quorum.event.get("step") or 0) + 1:
         why = f"a commit of step {commit.event.get('step')} in an attempt at step {quorum.event.get('step')}"
         yield Violation(Invariant.CLOCKS, why, commit)
     elif any(commit.event.get(key) != quorum.event.get(key) for key in ("participants", "healing")):

@@ -57,7 +57,8 @@ class Verdict:
 def judge(story: Story, limits: Limits | None = None) -> Verdict:
     """Every violation of what holds for every run, and of the scenario's own limits (None: there are none)."""
     shared = limits is None or limits.shared_disk
-    found = [violation for invariant in INVARIANTS for violation in invariant(story)]
+    found = list(story.damaged)
+    found += [violation for invariant in INVARIANTS for violation in invariant(story)]
     found += disk.resume(story, shared_disk=shared)
     if limits is not None:
         found += within(story, limits)
