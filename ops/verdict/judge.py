@@ -11,6 +11,7 @@ from typing import Any
 
 from ops.verdict import disk, exits, history, seats
 from ops.verdict.limits import Limits, within
+from ops.verdict.moments import on_one_clock
 from ops.verdict.story import Story, Violation
 
 SHOWN = 20
@@ -57,6 +58,7 @@ class Verdict:
 def judge(story: Story, limits: Limits | None = None) -> Verdict:
     """Every violation of what holds for every run, and of the scenario's own limits (None: there are none)."""
     shared = limits is None or limits.shared_disk
+    story = on_one_clock(story)
     found = list(story.damaged)
     found += [violation for invariant in INVARIANTS for violation in invariant(story)]
     found += disk.resume(story, shared_disk=shared)

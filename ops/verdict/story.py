@@ -47,6 +47,15 @@ class Line:
     writer: str
     number: int
     event: Event
+    written: Event | None = None
+    """The event as it is written, where its ``t`` has been put on another clock."""
+    unsure_s: float = 0.0
+    """How far from the truth ``t`` may be on the lighthouse's clock."""
+
+    @property
+    def quoted(self) -> Event:
+        """What stands in the file."""
+        return self.event if self.written is None else self.written
 
     @property
     def where(self) -> str:
@@ -82,13 +91,13 @@ class Violation:
 
     def as_json(self) -> dict[str, Any]:
         where = "events" if self.line is None else self.line.where
-        event = None if self.line is None else self.line.event
+        event = None if self.line is None else self.line.quoted
         return {"invariant": self.invariant.value, "where": where, "why": self.why, "event": event}
 
     def __str__(self) -> str:
         if self.line is None:
             return f"{self.invariant}: {self.why}"
-        quoted = json.dumps(self.line.event, default=str)
+        quoted = json.dumps(self.line.quoted, default=str)
         quoted = quoted if len(quoted) <= SHOWN else f"{quoted[:SHOWN]}..."
         return f"{self.invariant}: {self.line.where}: {self.why}\n    {quoted}"
 
