@@ -6,6 +6,8 @@ order only where their times differ by more than both clocks may be wrong. Clock
 
 from __future__ import annotations
 
+import dataclasses
+
 from ops.clocks import moved_by, read_clocks
 from ops.verdict.story import Line, Story
 
@@ -20,7 +22,7 @@ def on_one_clock(story: Story) -> Story:
             Line(writer, line.number, moved_by(line.event, clock.ahead_s), written=line.event, unsure_s=clock.unsure_s)
             for line, clock in told
         )
-    return Story(by_writer, story.damaged)
+    return dataclasses.replace(story, by_writer=by_writer)
 
 
 def surely_before(first: Line, second: Line) -> bool:

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from configs.load import ConfigError, parse_text
 from configs.run_folder import Event, RunFolder
 from configs.words import Exit, ExitRequest, Lineage
 from ops.history import NOT_GROUPS, Chain, Finding, Logs, by_number, confirmed_chain, lineage_of, time_of
 from ops.verdict.reading import read_lines, why_unusable
+from trainer.schedule import Schedule, schedule_of
 
 SHOWN = 400
 """Characters of an event that are quoted."""
@@ -37,6 +39,7 @@ class Invariant(enum.StrEnum):
     PUBLISHED = "published"
     RESUME = "resume"
     EXITS = "exits"
+    TOLD_ALIKE = "told_alike"
     LIMITS = "limits"
 
 
@@ -108,6 +111,8 @@ class Story:
 
     by_writer: Mapping[str, tuple[Line, ...]]
     damaged: tuple[Violation, ...] = ()
+    schedule: Schedule | None = None
+    """Of the run folder's config, where it has one that can be read."""
 
     @functools.cached_property
     def groups(self) -> tuple[str, ...]:
@@ -168,7 +173,16 @@ def read_story(run: Path) -> Story:
     for path in paths:
         with path.open("rb") as lines:
             logs[path.stem] = list(read_lines(lines))
-    return _told(logs)
+    return dataclasses.replace(_told(logs), schedule=_schedule(folder))
+
+
+def _schedule(folder: RunFolder) -> Schedule | None:
+    if not folder.config.exists():
+        return None
+    try:
+        return schedule_of(parse_text(folder.config.read_text(errors="replace"), where=str(folder.config)))
+    except ConfigError:
+        return None
 
 
 def _told(logs: Mapping[str, Iterable[tuple[int, Event, str | None]]]) -> Story:
