@@ -46,6 +46,13 @@ def test_a_field_that_is_null_is_no_crash(field):
     assert not judge(story_of(logs)).holds or field == "tokens"
 
 
+def test_an_incarnation_of_nobody_is_named():
+    logs = good_run()
+    liar = find(logs, "lighthouse", "join")
+    del liar["incarnation"]
+    assert judge(story_of(logs)).violations[0].line.event is liar
+
+
 def written(root, logs):
     """The logs as files; each as its lines."""
     (root / "events").mkdir()

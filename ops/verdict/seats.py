@@ -38,8 +38,8 @@ def quorum_ids(story: Story) -> Iterator[Violation]:
             yield Violation(Invariant.QUORUM_IDS, f"the grant of this attempt, {grant.where}, says otherwise", line)
     joined: dict[str, int] = {}
     for line in story.of("lighthouse", "join"):
-        if line.incarnation <= joined.get(line.group, 0):
-            why = f"{line.group} joins as {line.incarnation} after {joined[line.group]}"
+        if line.incarnation <= (before := joined.get(line.group, 0)):
+            why = f"{line.group} joins as {line.incarnation} after {before}"
             yield Violation(Invariant.QUORUM_IDS, why, line)
         joined[line.group] = line.incarnation
 
