@@ -74,7 +74,7 @@ def read_ledger(logs: Logs) -> Ledger:
             why = f"{lineage}: computed microbatches {_ranges(ids)}, expected from {stretches[-1].next} on"
             findings.append(Finding(said[0], why))
         stretches[-1].add(ids, size=each)
-        samples += int(said[0].get("samples", 0))
+        samples += int(said[0].get("samples") or 0)
         size = len(ids) or size
     orphaned, provisional = _unconfirmed(logs, chain=chain, records=records)
     if not chain.lineages:
@@ -132,7 +132,7 @@ class _Stretch:
 
 def _size(ids: list[int], commit: Event) -> int | None:
     """Samples of each microbatch of a commit; None where they do not come out even."""
-    samples = int(commit.get("samples", 0))
+    samples = int(commit.get("samples") or 0)
     return samples // len(ids) if ids and samples and samples % len(ids) == 0 else None
 
 

@@ -1,7 +1,7 @@
 """Can an event be used? A line that parses may still have been damaged: readers rely on the types checked here.
 
-Only what some reader uses is checked, and a field that is not there is no fault. Used by history.py, which names the
-lines it passes over.
+Only what some reader uses is checked, and a field that is not there is no fault. Used by history.py and the verdict:
+they name the lines they pass over.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ _CHECKS: Mapping[str, Check] = {
     "t": lambda value: _finite(value) and isinstance(value, int | float) and abs(value) < 1e12,
     "began_t": _finite,
     **dict.fromkeys(("group", "host", "lineage", "to", "reason", "cause", "outcome", "status", "action"), _text),
-    **dict.fromkeys(("incarnation", "step", "attempt", "quorum_id", "samples", "tokens", "bytes", "code"), _whole),
+    **dict.fromkeys(("digest", "config_digest", "restore", "released", "failpoint"), _text),
+    **dict.fromkeys(("incarnation", "step", "attempt", "quorum_id", "epoch"), _whole),
+    **dict.fromkeys(("samples", "tokens", "cursor", "bytes", "code"), _whole),
     **dict.fromkeys(("seconds", "waited_s", "recovery_s", "join_stall_s", "stall_seconds"), _seconds),
     **dict.fromkeys(("loss", "grad_norm", "lr"), _number),
     **dict.fromkeys(("participants", "healing", "sources", "groups"), lambda value: _all(value, _text)),

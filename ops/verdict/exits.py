@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from configs.words import Exit
-from ops.history import time_of
+from ops.verdict.moments import surely_before
 from ops.verdict.seats import departures
 from ops.verdict.story import Invariant, Line, Story, Violation
 
@@ -21,13 +21,13 @@ BURIED_ALIVE = ("hung", "expired")
 
 def exits_explained(story: Story) -> Iterator[Violation]:
     """Every end that a launcher saw has a cause that was injected or asked for."""
-    since: dict[str, float] = {}
+    since: dict[str, Line] = {}
     for line in (line for line in story.of("launcher", "exit") if line.event.get("group")):
         code = int(line.event.get("code") or 0)
-        if code not in ORDERLY and not _explained(story, line, code, since.get(line.group, 0.0)):
+        if code not in ORDERLY and not _explained(story, line, code, since.get(line.group)):
             name = f"{line.group}.{line.incarnation}" if line.incarnation else line.group
             yield Violation(Invariant.EXITS, f"{name} ended with {code}, and no fault explains it", line)
-        since[line.group] = line.t
+        since[line.group] = line
     yield from _never_ended(story)
 
 
@@ -39,22 +39,27 @@ def _never_ended(story: Story) -> Iterator[Violation]:
         return
     seen = {(line.group, line.incarnation) for line in story.of("launcher", "exit")}
     ours = {group for group, _ in seen}
-    since = max((line.t for line in story.of("launcher", "lighthouse")), default=0.0)
+    begun = story.of("launcher", "lighthouse")
     for line in story.of_groups("start"):
-        if since < line.t < ends[-1].t and line.writer in ours and (line.writer, line.incarnation) not in seen:
+        ours_alone = surely_before(line, ends[-1]) and (not begun or surely_before(begun[-1], line))
+        if ours_alone and line.writer in ours and (line.writer, line.incarnation) not in seen:
             why = f"{line.writer}.{line.incarnation} began, and nobody saw its end"
             yield Violation(Invariant.EXITS, why, line)
 
 
-def _explained(story: Story, exit_: Line, code: int, since: float) -> bool:
-    faults = [e for e in faults_of(story) if since < e.t <= exit_.t]
+def _explained(story: Story, exit_: Line, code: int, since: Line | None) -> bool:
+    faults = [
+        fault
+        for fault in faults_of(story)
+        if not surely_before(exit_, fault) and (since is None or not surely_before(fault, since))
+    ]
     if any(fault.group == exit_.group for fault in faults):
         return True
-    if any(notice.t <= exit_.t for notice in story.of("launcher", "notice")):
+    if any(not surely_before(exit_, notice) for notice in story.of("launcher", "notice")):
         return True
     departure = departures(story).get((exit_.group, exit_.incarnation))
     pulled = code == Exit.INCARNATION_OVER or (
-        departure is not None and departure.event.get("cause") in BURIED_ALIVE and time_of(departure.event) <= exit_.t
+        departure is not None and departure.event.get("cause") in BURIED_ALIVE and not surely_before(exit_, departure)
     )
     return pulled and bool(faults)
 

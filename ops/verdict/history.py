@@ -12,6 +12,7 @@ from configs.run_folder import Event
 from configs.words import SCRATCH, SENTINEL_ROTATION, Lineage
 from ops.history import lineage_of
 from ops.ledger import read_ledger
+from ops.verdict.endings import goes_on
 from ops.verdict.story import Invariant, Line, Story, Violation
 
 SAME_EVERYWHERE = ("cursor", "lr", "loss", "grad_norm")
@@ -89,13 +90,13 @@ def one_digest(story: Story) -> Iterator[Violation]:
 
 
 def _disowned(story: Story, commit: Line, lineage: Lineage) -> bool:
-    """The sentinel found, in time, that this incarnation's state was not what the others held."""
+    """The sentinel found, in time, that this incarnation's state was not what the others held, and it was replaced."""
     until = lineage.step + SENTINEL_ROTATION
     for line in story.of(commit.writer, "divergence"):
         if commit.writer in (line.event.get("groups") or ()) and line.incarnation == commit.incarnation:
             step = line.event.get("step")
             if line.t >= commit.t and isinstance(step, int) and lineage.step <= step <= until:
-                return True
+                return not goes_on(story, line)
     return False
 
 
@@ -116,11 +117,11 @@ def clocks(story: Story) -> Iterator[Violation]:
                 yield Violation(Invariant.CLOCKS, why, other)
         first = lines[0] if lines and "cursor" in lines[0].event else None
         if first is not None:
-            expected = before + int(first.event.get("samples", 0))
+            expected = before + int(first.event.get("samples") or 0)
             if first.event["cursor"] != expected:
                 why = f"{lineage}: the cursor is {first.event['cursor']}, expected {expected}"
                 yield Violation(Invariant.CLOCKS, why, first)
-            before = int(first.event["cursor"])
+            before = int(first.event["cursor"] or 0)
     for group in story.groups:
         yield from _own_clock(story, group)
     yield from _one_step_each(story)
@@ -138,8 +139,16 @@ def _own_clock(story: Story, group: str) -> Iterator[Violation]:
     """Follow the state that each incarnation of a group holds."""
     holds: dict[int, Lineage] = {}
     seated: dict[int, Line] = {}
+    ended: dict[tuple[int, object], Line] = {}
     for line in story.of(group, "quorum", "heal", "restore", "commit", "discard"):
         who, held, quorum = line.incarnation, holds.get(line.incarnation), seated.get(line.incarnation)
+        if line.event["event"] in ("commit", "discard") and (attempt := line.event.get("attempt")) is not None:
+            first = ended.setdefault((who, attempt), line)
+            if first.event["event"] != line.event["event"]:
+                why = (
+                    f"a {line.event['event']} of the attempt that ended in {first.where} with a {first.event['event']}"
+                )
+                yield Violation(Invariant.CLOCKS, why, line)
         match line.event["event"]:
             case "quorum":
                 seated[who] = line
@@ -147,6 +156,7 @@ def _own_clock(story: Story, group: str) -> Iterator[Violation]:
                 holds[who] = line.lineage
             case "heal" if quorum is not None and quorum.lineage is not None:
                 holds[who] = quorum.lineage
+                yield from _sources(line, quorum)
                 if line.event.get("step") != quorum.lineage.step:
                     yield Violation(Invariant.CLOCKS, f"healed to another step than that of {quorum.lineage}", line)
             case "commit" if quorum is not None:
@@ -157,11 +167,21 @@ def _own_clock(story: Story, group: str) -> Iterator[Violation]:
                 yield Violation(Invariant.CLOCKS, f"a discard moved the step: {held} was held before", line)
 
 
+def _sources(heal: Line, quorum: Line) -> Iterator[Violation]:
+    """Only who was up to date can be one."""
+    able = set(quorum.event.get("participants") or ()) - set(quorum.event.get("healing") or ()) - {heal.writer}
+    strangers = [name for name in heal.event.get("sources") or () if name not in able]
+    if strangers:
+        others = ", ".join(sorted(able)) or "nobody"
+        why = f"healed from {', '.join(strangers)}, but {quorum.where} has {others} up to date"
+        yield Violation(Invariant.CLOCKS, why, heal)
+
+
 def _moves_by_one(commit: Line, quorum: Line, held: Lineage | None) -> Iterator[Violation]:
     if commit.event.get("attempt") != quorum.event.get("attempt"):
         why = f"a commit of attempt {commit.event.get('attempt')}, but the last quorum is that of {quorum.where}"
         yield Violation(Invariant.CLOCKS, why, commit)
-    elif commit.event.get("step") != int(quorum.event.get("step", 0)) + 1:
+    elif commit.event.get("step") != int(quorum.event.get("step") or 0) + 1:
         why = f"a commit of step {commit.event.get('step')} in an attempt at step {quorum.event.get('step')}"
         yield Violation(Invariant.CLOCKS, why, commit)
     elif any(commit.event.get(key) != quorum.event.get(key) for key in ("participants", "healing")):

@@ -9,8 +9,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ops.verdict import disk, exits, history, seats
+from ops.verdict import disk, endings, exits, history, outcomes, seats, told
 from ops.verdict.limits import Limits, within
+from ops.verdict.moments import on_one_clock
 from ops.verdict.story import Story, Violation
 
 SHOWN = 20
@@ -25,6 +26,12 @@ INVARIANTS: tuple[Callable[[Story], Iterator[Violation]], ...] = (
     seats.buried,
     disk.published,
     exits.exits_explained,
+    endings.the_end,
+    endings.disowned,
+    outcomes.outcomes,
+    outcomes.learning_rates,
+    outcomes.states_move,
+    told.told_alike,
 )
 
 
@@ -33,6 +40,8 @@ class Verdict:
     """What is wrong, in the order of time; what has no line comes last."""
 
     violations: tuple[Violation, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be checked."""
 
     @property
     def holds(self) -> bool:
@@ -40,28 +49,36 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """The object of ``phalanx chaos run --json``."""
-        return {
+        found = {
             "verdict": "pass" if self.holds else "fail",
             "violations": [violation.as_json() for violation in self.violations[:SHOWN]],
             "violated": len(self.violations),
         }
+        return {**found, "notes": list(self.notes)} if self.notes else found
 
     def text(self) -> str:
-        """For people: the first line that breaks a promise, then the others."""
-        if self.holds:
-            return "verdict: pass"
-        head = f"verdict: FAIL, {len(self.violations)} violations; the first:"
-        return "\n".join([head, *(f"  {violation}" for violation in self.violations[:SHOWN])])
+        """For people: the first line that breaks a promise, then the others; then what could not be checked."""
+        head = "verdict: pass" if self.holds else f"verdict: FAIL, {len(self.violations)} violations; the first:"
+        shown = (f"  {violation}" for violation in self.violations[:SHOWN])
+        return "\n".join([head, *shown, *(f"  note: {note}" for note in self.notes)])
 
 
 def judge(story: Story, limits: Limits | None = None) -> Verdict:
     """Every violation of what holds for every run, and of the scenario's own limits (None: there are none)."""
     shared = limits is None or limits.shared_disk
-    found = [violation for invariant in INVARIANTS for violation in invariant(story)]
+    story = on_one_clock(story)
+    found = list(story.damaged)
+    found += [violation for invariant in INVARIANTS for violation in invariant(story)]
     found += disk.resume(story, shared_disk=shared)
     if limits is not None:
         found += within(story, limits)
-    return Verdict(violations=tuple(sorted(found, key=_moment)))
+    return Verdict(violations=tuple(sorted(found, key=_moment)), notes=tuple(_unchecked(story)))
+
+
+def _unchecked(story: Story) -> Iterator[str]:
+    """Groups that were started apart have no launcher."""
+    if "launcher" not in story.by_writer:
+        yield "no events/launcher.jsonl: how the groups ended could not be checked"
 
 
 def _moment(violation: Violation) -> float:

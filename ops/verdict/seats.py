@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from configs.words import RUNNING_BITS
+from ops.verdict.moments import surely_before
 from ops.verdict.story import Invariant, Line, Story, Violation
 
 Who = tuple[str, int]
@@ -37,8 +38,8 @@ def quorum_ids(story: Story) -> Iterator[Violation]:
             yield Violation(Invariant.QUORUM_IDS, f"the grant of this attempt, {grant.where}, says otherwise", line)
     joined: dict[str, int] = {}
     for line in story.of("lighthouse", "join"):
-        if line.incarnation <= joined.get(line.group, 0):
-            why = f"{line.group} joins as {line.incarnation} after {joined[line.group]}"
+        if line.incarnation <= (before := joined.get(line.group, 0)):
+            why = f"{line.group} joins as {line.incarnation} after {before}"
             yield Violation(Invariant.QUORUM_IDS, why, line)
         joined[line.group] = line.incarnation
 
@@ -131,9 +132,10 @@ def _confirmed_by_the_dead(story: Story, gone: Mapping[Who, Line]) -> Iterator[V
     for line in story.of("lighthouse", "confirmed"):
         made = story.commits.get(line.lineage, ()) if line.lineage is not None else ()
         alive = [
-            c
-            for c in made
-            if c.t <= line.t and not ((who := (c.writer, c.incarnation)) in gone and gone[who].t < line.t)
+            commit
+            for commit in made
+            if not surely_before(line, commit)
+            and not ((who := (commit.writer, commit.incarnation)) in gone and gone[who].t < line.t)
         ]
         if made and not alive and line.event.get("lineage") not in restored:
             why = f"{line.event.get('lineage')} is confirmed, but whoever had committed it was buried by then"
@@ -141,11 +143,11 @@ def _confirmed_by_the_dead(story: Story, gone: Mapping[Who, Line]) -> Iterator[V
 
 
 def _published_by_the_dead(story: Story, gone: Mapping[Who, Line]) -> Iterator[Violation]:
-    confirmed = {line.lineage: line.t for line in reversed(story.of("lighthouse", "confirmed"))}
+    confirmed = {line.lineage: line for line in reversed(story.of("lighthouse", "confirmed"))}
     for line in story.of_groups("checkpoint"):
         burial = gone.get((line.writer, line.incarnation))
-        if line.event.get("status") != "saved" or burial is None or line.t <= burial.t:
+        if line.event.get("status") != "saved" or burial is None or not surely_before(burial, line):
             continue
-        if line.lineage in confirmed and confirmed[line.lineage] > burial.t:
+        if line.lineage in confirmed and surely_before(burial, confirmed[line.lineage]):
             why = f"{line.event.get('lineage')} was confirmed after the burial of who publishes it, in {burial.where}"
             yield Violation(Invariant.BURIED, why, line)

@@ -14,9 +14,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.run_folder import Event, RunFolder, numbered_events
+from configs.load import ConfigError, parse_text
+from configs.run_folder import Event, RunFolder
 from configs.words import Exit, ExitRequest, Lineage
 from ops.history import NOT_GROUPS, Chain, Finding, Logs, by_number, confirmed_chain, lineage_of, time_of
+from ops.verdict.reading import read_lines, why_unusable
+from trainer.schedule import Schedule, schedule_of
 
 SHOWN = 400
 """Characters of an event that are quoted."""
@@ -25,6 +28,7 @@ SHOWN = 400
 class Invariant(enum.StrEnum):
     """What is tested for ever."""
 
+    READABLE = "readable"
     EXACTLY_ONCE = "exactly_once"
     ONE_HISTORY = "one_history"
     ONE_DIGEST = "one_digest"
@@ -35,6 +39,7 @@ class Invariant(enum.StrEnum):
     PUBLISHED = "published"
     RESUME = "resume"
     EXITS = "exits"
+    TOLD_ALIKE = "told_alike"
     LIMITS = "limits"
 
 
@@ -45,6 +50,15 @@ class Line:
     writer: str
     number: int
     event: Event
+    written: Event | None = None
+    """The event as it is written, where its ``t`` has been put on another clock."""
+    unsure_s: float = 0.0
+    """How far from the truth ``t`` may be on the lighthouse's clock."""
+
+    @property
+    def quoted(self) -> Event:
+        """What stands in the file."""
+        return self.event if self.written is None else self.written
 
     @property
     def where(self) -> str:
@@ -80,22 +94,25 @@ class Violation:
 
     def as_json(self) -> dict[str, Any]:
         where = "events" if self.line is None else self.line.where
-        event = None if self.line is None else self.line.event
+        event = None if self.line is None else self.line.quoted
         return {"invariant": self.invariant.value, "where": where, "why": self.why, "event": event}
 
     def __str__(self) -> str:
         if self.line is None:
             return f"{self.invariant}: {self.why}"
-        quoted = json.dumps(self.line.event, default=str)
+        quoted = json.dumps(self.line.quoted, default=str)
         quoted = quoted if len(quoted) <= SHOWN else f"{quoted[:SHOWN]}..."
         return f"{self.invariant}: {self.line.where}: {self.why}\n    {quoted}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Story:
-    """The logs of one run."""
+    """The logs of one run, but for the lines that are damaged; those are violations as they stand."""
 
     by_writer: Mapping[str, tuple[Line, ...]]
+    damaged: tuple[Violation, ...] = ()
+    schedule: Schedule | None = None
+    """Of the run folder's config, where it has one that can be read."""
 
     @functools.cached_property
     def groups(self) -> tuple[str, ...]:
@@ -143,7 +160,7 @@ class Story:
 
 def story_of(logs: Mapping[str, Iterable[Event]]) -> Story:
     """A story from events in memory; the first stands in line 1."""
-    return Story({w: tuple(Line(w, n, event) for n, event in enumerate(found, 1)) for w, found in logs.items()})
+    return _told({w: [(n, event, why_unusable(event)) for n, event in enumerate(said, 1)] for w, said in logs.items()})
 
 
 def read_story(run: Path) -> Story:
@@ -152,4 +169,28 @@ def read_story(run: Path) -> Story:
     paths = sorted(folder.events.glob("*.jsonl")) if folder.events.is_dir() else []
     if not paths:
         raise ExitRequest(Exit.BAD_CONFIG, f"{run}: no event logs in {folder.events} (is this a run folder?)")
-    return Story({p.stem: tuple(Line(p.stem, n, event) for n, event in numbered_events(p)) for p in paths})
+    logs = {}
+    for path in paths:
+        with path.open("rb") as lines:
+            logs[path.stem] = list(read_lines(lines))
+    return dataclasses.replace(_told(logs), schedule=_schedule(folder))
+
+
+def _schedule(folder: RunFolder) -> Schedule | None:
+    if not folder.config.exists():
+        return None
+    try:
+        return schedule_of(parse_text(folder.config.read_text(errors="replace"), where=str(folder.config)))
+    except ConfigError:
+        return None
+
+
+def _told(logs: Mapping[str, Iterable[tuple[int, Event, str | None]]]) -> Story:
+    """A story of numbered events, and of what is wrong with each."""
+    by_writer: dict[str, tuple[Line, ...]] = {}
+    damaged: list[Violation] = []
+    for writer, said in logs.items():
+        lines = [(Line(writer, number, event), why) for number, event, why in said]
+        by_writer[writer] = tuple(line for line, why in lines if why is None)
+        damaged += [Violation(Invariant.READABLE, why, line) for line, why in lines if why is not None]
+    return Story(by_writer, tuple(damaged))

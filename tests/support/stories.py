@@ -60,7 +60,7 @@ class Teller:
         }
         self.tell("lighthouse", "quorum", **fields, restore=None if restore is None else str(restore), **more)
         for group in groups:
-            self.tell(group, "quorum", **fields)
+            self.tell(group, "quorum", **fields, seconds=0.4)
             if restore is not None:
                 source = "disk" if restore.step else "scratch"
                 self.tell(group, "restore", step=restore.step, lineage=str(restore), source=source)
@@ -124,6 +124,8 @@ class Teller:
 def good_run(*, back_to: int = 4) -> dict[str, list[Event]]:
     """The logs of that run, by writer. ``back_to``: the step to which the history goes back; up to 3 is right."""
     run = Teller()
+    run.tell("launcher", "launch", host="h", groups=["g0", "g1"])
+    run.tell("launcher", "lighthouse", host="h", pids=[1])
     run.start("g0", "g1")
     run.quorum("g0", "g1", restore=run.current)
     for saver in ("g0", "g1"):
