@@ -101,14 +101,14 @@ def _groups(config: Config) -> Iterator[Finding]:
 
 
 def _failpoints(config: Config) -> Iterator[Finding]:
-    ranks, groups = shapes.ranks_per_group(config), config.launch.groups
     for text in config.chaos.failpoints:
-        expected = _misfit(text, ranks, groups)
+        expected = _misfit(text, config)
         if expected:
             yield Finding(keys=("chaos.failpoints",), expected=f"{text}: {expected}")
 
 
-def _misfit(text: str, ranks: int, groups: int) -> str | None:
+def _misfit(text: str, config: Config) -> str | None:
+    ranks, groups, steps = shapes.ranks_per_group(config), config.launch.groups, config.training.steps
     try:
         point = failpoints.parse(text)
     except ValueError as error:
@@ -118,6 +118,9 @@ def _misfit(text: str, ranks: int, groups: int) -> str | None:
     index = re.fullmatch(r"g(\d+)", point.group)
     if index and int(index[1]) >= groups:
         return f"expected one of the groups g0 to g{groups - 1}"
+    last = failpoints.last_step(point.name, steps)
+    if point.step is not None and point.step > last:
+        return f"expected a step up to {last}, the last at which a run of {steps} steps passes {point.name}"
     return None
 
 

@@ -48,6 +48,14 @@ PARTS = {
 state's chunks; the other names are passed once an attempt, save or incarnation and have no parts."""
 DEFAULT_PERCENT = 50
 
+WHOLE_RUN = frozenset(
+    {
+        *("agree", "quorum_before", "quorum_after", "configure", "heal_send", "heal_recv"),
+        *("save_stage", "save_write", "save_rename", "closing", "shutdown"),
+    }
+)
+"""Names that are passed with the last step as well: it is healed and saved, and the closing quorum comes after it."""
+
 PLAIN_ACTIONS = ("kill", "hang", "raise", "nan", "flip", "corrupt", "truncate", "full")
 VALUED_ACTIONS = ("stop", "delay", "exit")
 ACTIONS = PLAIN_ACTIONS + VALUED_ACTIONS
@@ -87,6 +95,14 @@ class Failpoint:
         part = "" if self.part is None else f"{'' if at else '@'}.{self.part}"
         argument = "" if self.argument is None else f"={self.argument:g}"
         return f"{self.group}:{self.name}{at}{part}#{self.rank}:{self.action}{argument}"
+
+
+def last_step(name: str, steps: int) -> int:
+    """The greatest STEP at which a run of ``steps`` steps passes a name. STEP counts what is committed by then: the
+    first attempt is at step 0."""
+    if name == "build":
+        return 0
+    return steps if name in WHOLE_RUN else steps - 1
 
 
 def parse(text: str) -> Failpoint:

@@ -125,6 +125,9 @@ def test_failpoints(text, expected):
         ("g1:reduce:exit=256", "exit=CODE"),
         ("g1:reduce#2:kill", "rank below 2"),
         ("g2:reduce:kill", "g0 to g1"),
+        ("g0:data@60:kill", "expected a step up to 59"),
+        ("g0:save_write@61:kill", "expected a step up to 60"),
+        ("g0:build@3:kill", "expected a step up to 0"),
     ],
 )
 def test_bad_failpoints_are_config_errors(text, message):

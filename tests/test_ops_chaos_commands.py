@@ -8,7 +8,8 @@ import pytest
 
 from ops.__main__ import main
 from ops.chaos.play import Outcome, Played
-from ops.chaos.scenario import load, shipped
+from ops.chaos.reading import load
+from ops.chaos.scenario import shipped
 from ops.chaos.schedule import schedule
 from tests.support.logs import write
 from tests.support.stories import find, good_run

@@ -22,7 +22,7 @@ from configs.sources import from_command_line
 from configs.unsupported import GATES
 from configs.words import DepartureCause, DiscardReason, Exit, Lineage
 from ops.__main__ import main
-from ops.chaos import scenario
+from ops.chaos import reading, scenario
 from ops.chaos.demo import UNDISTURBED
 from ops.chaos.schedule import schedule
 from ops.cli import build_parser, find, split_keys
@@ -286,7 +286,7 @@ def test_the_scenario_of_the_example_can_be_planned(tmp_path):
     (code,) = blocks(section("ops/README.md", "Chaos with a verdict"), "toml")
     path = tmp_path / "example.toml"
     path.write_text(code)
-    (plan,) = schedule(scenario.load(str(path)), source=str(path))
+    (plan,) = schedule(reading.load(str(path)), source=str(path))
     assert len(plan.faults) == 3
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from configs.secret import SECRET, read_secret
 from configs.words import Exit
 from ops.chaos.play import Outcome, Played, Stage
-from ops.chaos.scenario import find, load
+from ops.chaos.reading import load
+from ops.chaos.scenario import find
 from ops.chaos.schedule import schedule
 from ops.console import Console
 from ops.launch.requests import Requests
@@ -31,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> Result:
     """Exit 0 when every promise was kept, 1 when not, 130 when interrupted."""
-    scenario = load(options.scenario)
+    scenario = load(options.scenario, options.overrides)
     seed = scenario.seed if options.seed is None else options.seed
     plans = schedule(scenario, source=options.scenario, seed=seed, overrides=options.overrides)
     if options.case:

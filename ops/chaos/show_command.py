@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ops.chaos.scenario import load
+from ops.chaos.reading import load
 from ops.chaos.schedule import schedule
 from ops.console import Console
 from ops.result import Result
