@@ -231,7 +231,7 @@ def test_the_layout_of_the_run_folder():
     shown = set(block.split())
     folder = RunFolder(Path())
     expected = {
-        *map(str, (folder.config, folder.lighthouse_state, folder.endpoints, folder.events / SD_FILE)),
+        *map(str, (folder.config, folder.scenario, folder.lighthouse_state, folder.endpoints, folder.events / SD_FILE)),
         *(str(folder.event_log(writer)) for writer in ("<group>", "lighthouse", "launcher")),
         str(folder.rank_log(group="<group>", incarnation="<incarnation>", rank="<k>")),
         str(early_log(folder, group="<group>", rank="<k>")),

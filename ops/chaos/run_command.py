@@ -51,7 +51,15 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     warm.start_server()
     began = time.monotonic()
     with requests.heard():
-        stage = Stage(root, warm=warm, console=console, requests=requests, limit_s=scenario.limit_s)
+        stage = Stage(
+            root,
+            warm=warm,
+            console=console,
+            requests=requests,
+            limit_s=scenario.limit_s,
+            scenario=options.scenario,
+            seed=seed,
+        )
         outcomes = stage.play(plans, compare=scenario.compare, tell=lambda played: console.say(_line(played)))
     wall_s = time.monotonic() - began
     passed = len(outcomes) == len(plans) and all(outcome.verdict.holds for outcome in outcomes)

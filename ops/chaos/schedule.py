@@ -109,8 +109,8 @@ def _plan(scenario: Scenario, case: Case, config: Config, draw: random.Random, *
     away: set[str] = set()
     for fault in case.faults:
         if fault.at is not None:
-            group, rank = _group(fault, config, draw), _rank(fault, config, draw)
-            points.append(str(inside(fault, group=group, rank=rank, step=_step(fault, draw))))
+            group, step = _group(fault, config, draw), _step(fault, draw)
+            points.append(str(inside(fault, group=group, step=step, rank=_rank(fault, config, draw))))
         elif fault.trace is not None:
             found, absent = _trace(fault, folder, config)
             strikes += found
