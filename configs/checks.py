@@ -101,16 +101,22 @@ def _groups(config: Config) -> Iterator[Finding]:
 
 
 def _failpoints(config: Config) -> Iterator[Finding]:
+    told: set[str] = set()
     for text in config.chaos.failpoints:
-        expected = _misfit(text, config)
+        expected = _misfit(text, config, told)
         if expected:
             yield Finding(keys=("chaos.failpoints",), expected=f"{text}: {expected}")
 
 
-def _misfit(text: str, config: Config) -> str | None:
+def _misfit(text: str, config: Config, told: set[str]) -> str | None:
+    """What is wrong with a failpoint. ``told``: the lists of names that were told with an earlier one."""
     ranks, groups, steps = shapes.ranks_per_group(config), config.launch.groups, config.training.steps
     try:
         point = failpoints.parse(text)
+    except failpoints.UnknownName as error:
+        choices = "" if error.choices in told else error.choices
+        told.add(error.choices)
+        return f"{error}{choices}"
     except ValueError as error:
         return str(error)
     if point.rank >= ranks:

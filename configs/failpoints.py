@@ -97,6 +97,16 @@ class Failpoint:
         return f"{self.group}:{self.name}{at}{part}#{self.rank}:{self.action}{argument}"
 
 
+class UnknownName(ValueError):
+    """There is no such failpoint or action. ``choices``: what there is, for whoever tells of several to say it once;
+    empty where one of them is alike and named."""
+
+    def __init__(self, kind: str, name: str, known: tuple[str, ...]) -> None:
+        near = nearest(name, known)
+        self.choices = "" if near else f"; expected one of {', '.join(known)}"
+        super().__init__(f"unknown {kind} {name!r}" + (f" (did you mean {near}?)" if near else ""))
+
+
 def last_step(name: str, steps: int) -> int:
     """The greatest STEP at which a run of ``steps`` steps passes a name. STEP counts what is committed by then: the
     first attempt is at step 0."""
@@ -112,9 +122,9 @@ def parse(text: str) -> Failpoint:
         raise ValueError("expected GROUP:NAME[@[STEP][.PART]][#RANK]:ACTION, such as g1:backward@20.1#0:kill")
     name, action, part = match["name"], match["action"], match["part"]
     if name not in NAMES:
-        raise ValueError(f"unknown failpoint {name!r}{_hint(name, NAMES)}; expected one of {', '.join(NAMES)}")
+        raise UnknownName("failpoint", name, NAMES)
     if action not in ACTIONS:
-        raise ValueError(f"unknown action {action!r}{_hint(action, ACTIONS)}; expected one of {', '.join(ACTIONS)}")
+        raise UnknownName("action", action, ACTIONS)
     if part is not None and name not in PARTS:
         raise ValueError(f"{name} has no parts; only {', '.join(PARTS)} have")
     if part is not None and PARTS[name] == "percent" and int(part) > 100:
@@ -152,8 +162,3 @@ def _argument(action: str, text: str | None) -> float | None:
 def _listed(names: tuple[str, ...]) -> str:
     *head, last = names
     return f"{', '.join(head)} and {last}" if head else last
-
-
-def _hint(name: str, known: tuple[str, ...]) -> str:
-    near = nearest(name, known)
-    return f" (did you mean {near}?)" if near else ""

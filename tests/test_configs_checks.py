@@ -134,6 +134,12 @@ def test_bad_failpoints_are_config_errors(text, message):
     assert message in refused("--chaos.failpoints", f"g0:agree:kill,{text}")
 
 
+def test_the_names_of_failpoints_are_listed_once_and_only_where_none_is_alike():
+    told = refused("--chaos.failpoints", "g0:backwrd:kill,g0:qqqq:kill,g0:zzzz:kill")
+    assert told.count("quorum_before") == 1
+    assert "did you mean backward" in told
+
+
 def test_limits_derive_from_the_knob_and_from_what_was_seen():
     config = load("debug")
     quiet, busy = timeouts.derive(config), timeouts.derive(config, step_s=12.0, heal_s=100.0)

@@ -69,6 +69,7 @@ def test_judge_of_no_run(tmp_path, capfd):
     [
         (("matrx",), "did you mean matrix"),
         (("pairs", "--case", "none"), "no such run of pairs: none"),
+        (("matrix", "--case", "reduce-kil", "--case", "x"), "reduce-kil (did you mean reduce-kill?), x (see"),
         (("pairs", "--training.stpes", "4"), "did you mean training.steps"),
         (("pairs", "--folder", "."), "expected an empty folder"),
     ],

@@ -10,12 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.names import nearest
 from configs.secret import SECRET, read_secret
 from configs.words import Exit
 from ops.chaos.play import Outcome, Played, Stage
 from ops.chaos.reading import load
 from ops.chaos.scenario import find
-from ops.chaos.schedule import schedule
+from ops.chaos.schedule import Planned, schedule
 from ops.console import Console
 from ops.launch.requests import Requests
 from ops.launch.warm import Warm
@@ -36,12 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     seed = scenario.seed if options.seed is None else options.seed
     plans = schedule(scenario, source=options.scenario, seed=seed, overrides=options.overrides)
     if options.case:
-        unknown = set(options.case) - {plan.name for plan in plans}
-        if unknown:
-            raise UsageError(
-                f"no such run of {options.scenario}: {', '.join(sorted(unknown))} (see phalanx chaos show)"
-            )
-        plans = [plan for plan in plans if plan.name in options.case]
+        plans = _chosen(plans, options.case, scenario=options.scenario)
     root = options.folder or _new_folder(find(options.scenario).stem)
     if root.exists() and any(root.iterdir()):
         raise UsageError(f"--folder {root}: expected an empty folder, a chaos run begins from nothing")
@@ -74,6 +70,17 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         "cases": [outcome.as_json() for outcome in outcomes],
     }
     return Result(code=code, text=_text(outcomes, root, wall_s=wall_s, planned=len(plans)), data=data)
+
+
+def _chosen(plans: Sequence[Planned], names: Sequence[str], *, scenario: str) -> list[Planned]:
+    """The runs of those names, in their order. Raises UsageError with every name that there is none of."""
+    known = [plan.name for plan in plans]
+    unknown = [name for name in dict.fromkeys(names) if name not in known]
+    if unknown:
+        near = [(name, nearest(name, known)) for name in unknown]
+        told = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near)
+        raise UsageError(f"no such run of {scenario}: {told} (see phalanx chaos show {scenario})")
+    return [plan for plan in plans if plan.name in names]
 
 
 def _new_folder(name: str) -> Path:
