@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ops.counting import counted
 from ops.goodput import GONE, WORK, Span
 from ops.recovery import PARTS, Recovery
 from ops.report import Report
@@ -67,7 +68,9 @@ def draw_png(report: Report, path: Path, *, name: str) -> None:
     with matplotlib.rc_context(_STYLE):
         heights = _heights(report)
         figure = Figure(figsize=(11, sum(heights) + 0.4), dpi=120, layout="constrained")
-        figure.suptitle(f"{name}: {report.wall_s:.1f} s, {report.steps} steps", fontsize=12, x=0.01, ha="left")
+        figure.suptitle(
+            f"{name}: {report.wall_s:.1f} s, {counted(report.steps, 'step')}", fontsize=12, x=0.01, ha="left"
+        )
         axes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         for draw, ax in zip((timeline, losses, recoveries), axes, strict=False):
             draw(ax, report)

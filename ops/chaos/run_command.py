@@ -18,6 +18,7 @@ from ops.chaos.reading import load
 from ops.chaos.scenario import find
 from ops.chaos.schedule import Planned, schedule
 from ops.console import Console
+from ops.counting import counted
 from ops.launch.requests import Requests
 from ops.launch.warm import Warm
 from ops.result import Result, UsageError
@@ -97,9 +98,15 @@ def _text(outcomes: Sequence[Outcome], root: Path, *, wall_s: float, planned: in
     lines = []
     for outcome in outcomes:
         name, holds = outcome.played.plan.name, outcome.verdict.holds
-        lines.append(f"{'pass' if holds else 'FAIL'}  {name}: {outcome.steps} steps, {outcome.played.wall_s:.1f} s")
+        lines.append(
+            f"{'pass' if holds else 'FAIL'}  {name}: {counted(outcome.steps, 'step')}, {outcome.played.wall_s:.1f} s"
+        )
         if not holds:
             lines += [f"    {line}" for line in outcome.verdict.text().splitlines()]
     bad = sum(not outcome.verdict.holds for outcome in outcomes)
-    head = "verdict: pass" if not bad and len(outcomes) == planned else f"verdict: FAIL ({bad} of {planned} runs)"
-    return "\n".join([*lines, f"{head}; {len(outcomes)} runs in {wall_s:.0f} s, in {root}"])
+    head = (
+        "verdict: pass"
+        if not bad and len(outcomes) == planned
+        else f"verdict: FAIL ({bad} of {counted(planned, 'run')})"
+    )
+    return "\n".join([*lines, f"{head}; {counted(len(outcomes), 'run')} in {wall_s:.0f} s, in {root}"])

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ops.counting import counted
 from ops.verdict import disk, exits, history, seats
 from ops.verdict.limits import Limits, within
 from ops.verdict.story import Story, Violation
@@ -50,7 +51,7 @@ class Verdict:
         """For people: the first line that breaks a promise, then the others."""
         if self.holds:
             return "verdict: pass"
-        head = f"verdict: FAIL, {len(self.violations)} violations; the first:"
+        head = f"verdict: FAIL, {counted(len(self.violations), 'violation')}; the first:"
         return "\n".join([head, *(f"  {violation}" for violation in self.violations[:SHOWN])])
 
 

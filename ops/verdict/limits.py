@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from configs.failpoints import parse
+from ops.counting import counted
 from ops.history import digests
 from ops.recovery import recoveries
 from ops.verdict.exits import faults_of
@@ -85,9 +86,9 @@ def _counts(story: Story, limits: Limits) -> Iterator[Violation]:
     discards: dict[object, Line] = {}
     for line in story.of_groups("discard"):
         discards.setdefault(line.event.get("attempt", line.t), line)
-    yield from _most("attempts were discarded", list(discards.values()), limits.discards)
-    yield from _most("rollbacks", story.of("lighthouse", "rollback"), limits.rollbacks)
-    yield from _most("restarts of groups", story.of("launcher", "restart"), limits.restarts)
+    yield from _most("attempt was discarded", list(discards.values()), limits.discards, many="attempts were discarded")
+    yield from _most("rollback", story.of("lighthouse", "rollback"), limits.rollbacks)
+    yield from _most("restart of groups", story.of("launcher", "restart"), limits.restarts, many="restarts of groups")
 
 
 def _why_not(point: str) -> str:
@@ -98,9 +99,9 @@ def _why_not(point: str) -> str:
     return f": groups save in turn, and step {told.step} was not {told.group}'s (without a step, its first turn counts)"
 
 
-def _most(what: str, lines: list[Line], limit: int | None) -> Iterator[Violation]:
+def _most(one: str, lines: list[Line], limit: int | None, *, many: str | None = None) -> Iterator[Violation]:
     if limit is not None and len(lines) > limit:
-        yield _late(f"{len(lines)} {what}, at most {limit} allowed", lines[limit : limit + 1])
+        yield _late(f"{counted(len(lines), one, many)}, at most {limit} allowed", lines[limit : limit + 1])
 
 
 def _times(story: Story, limits: Limits) -> Iterator[Violation]:
