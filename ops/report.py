@@ -192,7 +192,11 @@ def goodput_text(report: Report) -> str:
 
 def failure_text(recovery: Recovery) -> str:
     """One line on a death and what followed."""
-    back = "never came back" if recovery.recovery_s is None else f"back with a share after {recovery.recovery_s:.2f} s"
+    back = (
+        "did not come back in its launch"
+        if recovery.recovery_s is None
+        else f"back with a share after {recovery.recovery_s:.2f} s"
+    )
     stall = "" if recovery.stall_s is None else f"; next attempt after {recovery.stall_s:.2f} s"
     heal = ""
     if recovery.heal_sources:

@@ -178,7 +178,7 @@ def test_stock_groups_train_together_once_each_has_a_share_and_all_take_part():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nonsense"], "invalid choice: 'nonsense' (choose from"),
+        (["nonsense"], "no command is called 'bench nonsense'; there are"),
         (["overhead"], "`phalanx bench overhead` does not exist yet"),
         (["lighthouse", "--groups", "0"], "must be greater than 0"),
         (["checkpoint", "--cycles", "0"], "--cycles must be at least 1"),
