@@ -5,8 +5,8 @@ what their own last words or the lighthouse tell; the moment of a kill is that o
 where there is one. A death that nobody witnessed (the whole run was killed) is in the goodput ledger alone.
 Stall: from the kill, or from when the survivor needs the lost group if later, to the start of its next attempt; redone
 work is not part of it; where nobody survived there is none. Recovery: from the kill to the successor's first commit
-with a share of its own; its parts follow one another without a gap. Both end with the launch that the death was in: what
-comes after the pause between two launches is no recovery. A code that ends the whole run is no death.
+with a share of its own; its parts follow one another without a gap. Both end with the launch that the death was in:
+what comes after the pause between two launches is no recovery. A code that ends the whole run is no death.
 """
 
 from __future__ import annotations
