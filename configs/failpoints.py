@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 from configs.names import nearest
 
@@ -98,13 +99,14 @@ class Failpoint:
 
 
 class UnknownName(ValueError):
-    """There is no such failpoint or action. ``choices``: what there is, for whoever tells of several to say it once;
-    empty where one of them is alike and named."""
+    """There is no such failpoint or action, or neither. ``choices``: what there is, for whoever tells of several to say
+    it once; of a kind that is alike to something only that is named."""
 
-    def __init__(self, kind: str, name: str, known: tuple[str, ...]) -> None:
-        near = nearest(name, known)
-        self.choices = "" if near else f"; expected one of {', '.join(known)}"
-        super().__init__(f"unknown {kind} {name!r}" + (f" (did you mean {near}?)" if near else ""))
+    def __init__(self, unknown: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
+        near = {kind: nearest(name, known) for kind, name, known in unknown}
+        self.choices = [f"expected one of {', '.join(known)}" for kind, _, known in unknown if not near[kind]]
+        told = [f"unknown {k} {name!r}" + (f" (did you mean {near[k]}?)" if near[k] else "") for k, name, _ in unknown]
+        super().__init__("; ".join(told))
 
 
 def last_step(name: str, steps: int) -> int:
@@ -121,10 +123,13 @@ def parse(text: str) -> Failpoint:
     if match is None or match["at"] == "@":
         raise ValueError("expected GROUP:NAME[@[STEP][.PART]][#RANK]:ACTION, such as g1:backward@20.1#0:kill")
     name, action, part = match["name"], match["action"], match["part"]
-    if name not in NAMES:
-        raise UnknownName("failpoint", name, NAMES)
-    if action not in ACTIONS:
-        raise UnknownName("action", action, ACTIONS)
+    unknown = [
+        (kind, written, known)
+        for kind, written, known in (("failpoint", name, NAMES), ("action", action, ACTIONS))
+        if written not in known
+    ]
+    if unknown:
+        raise UnknownName(unknown)
     if part is not None and name not in PARTS:
         raise ValueError(f"{name} has no parts; only {', '.join(PARTS)} have")
     if part is not None and PARTS[name] == "percent" and int(part) > 100:

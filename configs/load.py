@@ -136,7 +136,7 @@ def _assemble(*sources: Read) -> Loaded:
     bad = {_meant(problem.key) for problem in problems}
     judged = [] if SYNTAX in bad else checks.findings(config)
     findings = [f for f in judged if not bad.intersection(f.keys)]
-    problems += [_placed(f.keys, f.expected, f.nearest, config, merged) for f in findings]
+    problems += [_placed(f.keys, f.expected, f.nearest, config, merged, found=f.found) for f in findings]
     refused = [
         _placed((r.key,), f"not supported yet: {r.feature}", None, config, merged) for r in unsupported.refusals(config)
     ]
@@ -162,9 +162,18 @@ def _merge(merged: dict[str, Given], source: Sequence[Given]) -> list[Problem]:
     return problems
 
 
-def _placed(keys: Sequence[str], expected: str, hint: str | None, config: Config, merged: dict[str, Given]) -> Problem:
+def _placed(
+    keys: Sequence[str],
+    expected: str,
+    hint: str | None,
+    config: Config,
+    merged: dict[str, Given],
+    *,
+    found: bool = True,
+) -> Problem:
     """A finding over several keys, laid to the first of them that somebody wrote."""
     written = next((merged[key] for key in keys if key in merged), None)
     if written is None:
         written = Given(key=keys[0], value=value_of(config, keys[0]), where="defaults", written=keys[0])
-    return Problem(where=written.where, key=written.written, expected=expected, found=repr(written.value), nearest=hint)
+    shown = repr(written.value) if found else ""
+    return Problem(where=written.where, key=written.written, expected=expected, found=shown, nearest=hint)

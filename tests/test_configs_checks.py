@@ -128,6 +128,7 @@ def test_failpoints(text, expected):
         ("g0:data@60:kill", "expected a step up to 59"),
         ("g0:save_write@61:kill", "expected a step up to 60"),
         ("g0:build@3:kill", "expected a step up to 0"),
+        ("g1:backward@2.99:kill", "expected a microbatch below"),
     ],
 )
 def test_bad_failpoints_are_config_errors(text, message):
@@ -137,6 +138,10 @@ def test_bad_failpoints_are_config_errors(text, message):
 def test_the_names_of_failpoints_are_listed_once_and_only_where_none_is_alike():
     told = refused("--chaos.failpoints", "g0:backwrd:kill,g0:qqqq:kill,g0:zzzz:kill")
     assert told.count("quorum_before") == 1
+    assert told.count("g0:zzzz:kill") == 1, "the list that was given is not repeated either"
+    both = refused("--chaos.failpoints", "g0:bckward:kil")
+    assert "did you mean backward" in both
+    assert "did you mean kill" in both
     assert "did you mean backward" in told
 
 

@@ -174,6 +174,7 @@ def test_a_scenario_that_makes_no_sense_is_refused_with_the_reason(refused, text
         ("step = 20", "faults[1].step: expected at most step 19, the last at which a run of 20 steps can be struck"),
         ("between = [3, 20]", "faults[1].between: expected at most step 19"),
         ('at = "data"\nstep = 20', "at most step 19, the last at which a run of 20 steps passes data, found 20"),
+        ('at = "backward"\npart = 99', "faults[1].part: expected a microbatch below"),
         ('at = "save_write"\nstep = 21', "faults[1].step: expected at most step 20"),
     ],
 )

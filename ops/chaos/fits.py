@@ -13,7 +13,7 @@ from configs import failpoints
 from configs.failpoints import Failpoint
 from configs.names import nearest
 from configs.schema import Config
-from configs.shapes import ranks_per_group
+from configs.shapes import microbatches, ranks_per_group
 from ops.chaos.driver import Target
 from ops.chaos.scenario import ACTIONS, ANY, Fault, Matrix
 
@@ -60,6 +60,9 @@ def misplaced(fault: Fault, config: Config) -> Iterator[Misfit]:
         and int(fault.rank) not in range(ranks)
     ):
         yield Misfit(key="rank", expected=f"expected a rank from 0 to {ranks - 1}, the ranks of a group, or any")
+    plan = microbatches(config)
+    if failpoints.PARTS.get(str(fault.at)) == "microbatch" and (fault.part or 0) >= plan:
+        yield Misfit(key="part", expected=f"expected a microbatch below {plan}, those of a step", also=("at",))
     at_point = fault.at in failpoints.NAMES
     last = failpoints.last_step(str(fault.at), steps) if at_point else steps - 1
     between = max(fault.between) if fault.between is not None else None
