@@ -23,6 +23,8 @@ class Finding:
     """Those involved, the likeliest to be mended first."""
     expected: str
     nearest: str | None = None
+    found: bool = True
+    """Whether what was written is told with it; not where ``expected`` quotes the part that is wrong."""
 
 
 def findings(config: Config) -> list[Finding]:
@@ -101,16 +103,22 @@ def _groups(config: Config) -> Iterator[Finding]:
 
 
 def _failpoints(config: Config) -> Iterator[Finding]:
-    ranks, groups = shapes.ranks_per_group(config), config.launch.groups
+    told: set[str] = set()
     for text in config.chaos.failpoints:
-        expected = _misfit(text, ranks, groups)
+        expected = _misfit(text, config, told)
         if expected:
-            yield Finding(keys=("chaos.failpoints",), expected=f"{text}: {expected}")
+            yield Finding(keys=("chaos.failpoints",), expected=f"{text}: {expected}", found=False)
 
 
-def _misfit(text: str, ranks: int, groups: int) -> str | None:
+def _misfit(text: str, config: Config, told: set[str]) -> str | None:
+    """What is wrong with a failpoint. ``told``: the lists of names that were told with an earlier one."""
+    ranks, groups, steps = shapes.ranks_per_group(config), config.launch.groups, config.training.steps
     try:
         point = failpoints.parse(text)
+    except failpoints.UnknownName as error:
+        choices = [each for each in error.choices if each not in told]
+        told.update(choices)
+        return "; ".join([str(error), *choices])
     except ValueError as error:
         return str(error)
     if point.rank >= ranks:
@@ -118,6 +126,12 @@ def _misfit(text: str, ranks: int, groups: int) -> str | None:
     index = re.fullmatch(r"g(\d+)", point.group)
     if index and int(index[1]) >= groups:
         return f"expected one of the groups g0 to g{groups - 1}"
+    plan = shapes.microbatches(config)
+    if failpoints.PARTS.get(point.name) == "microbatch" and (point.part or 0) >= plan:
+        return f"expected a microbatch below {plan}, those of a step"
+    last = failpoints.last_step(point.name, steps)
+    if point.step is not None and point.step > last:
+        return f"expected a step up to {last}, the last at which a run of {steps} steps passes {point.name}"
     return None
 
 

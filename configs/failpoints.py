@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 from configs.names import nearest
 
@@ -47,6 +48,14 @@ PARTS = {
 """What PART counts. A microbatch is an id in the step's plan, a bucket one of the reduction, a percent one of the
 state's chunks; the other names are passed once an attempt, save or incarnation and have no parts."""
 DEFAULT_PERCENT = 50
+
+WHOLE_RUN = frozenset(
+    {
+        *("agree", "quorum_before", "quorum_after", "configure", "heal_send", "heal_recv"),
+        *("save_stage", "save_write", "save_rename", "closing", "shutdown"),
+    }
+)
+"""Names that are passed with the last step as well: it is healed and saved, and the closing quorum comes after it."""
 
 PLAIN_ACTIONS = ("kill", "hang", "raise", "nan", "flip", "corrupt", "truncate", "full")
 VALUED_ACTIONS = ("stop", "delay", "exit")
@@ -89,16 +98,38 @@ class Failpoint:
         return f"{self.group}:{self.name}{at}{part}#{self.rank}:{self.action}{argument}"
 
 
+class UnknownName(ValueError):
+    """There is no such failpoint or action, or neither. ``choices``: what there is, for whoever tells of several to say
+    it once; of a kind that is alike to something only that is named."""
+
+    def __init__(self, unknown: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
+        near = {kind: nearest(name, known) for kind, name, known in unknown}
+        self.choices = [f"expected one of {', '.join(known)}" for kind, _, known in unknown if not near[kind]]
+        told = [f"unknown {k} {name!r}" + (f" (did you mean {near[k]}?)" if near[k] else "") for k, name, _ in unknown]
+        super().__init__("; ".join(told))
+
+
+def last_step(name: str, steps: int) -> int:
+    """The greatest STEP at which a run of ``steps`` steps passes a name. STEP counts what is committed by then: the
+    first attempt is at step 0."""
+    if name == "build":
+        return 0
+    return steps if name in WHOLE_RUN else steps - 1
+
+
 def parse(text: str) -> Failpoint:
     """Raises ValueError that says what was expected."""
     match = _FORM.fullmatch(text)
     if match is None or match["at"] == "@":
         raise ValueError("expected GROUP:NAME[@[STEP][.PART]][#RANK]:ACTION, such as g1:backward@20.1#0:kill")
     name, action, part = match["name"], match["action"], match["part"]
-    if name not in NAMES:
-        raise ValueError(f"unknown failpoint {name!r}{_hint(name, NAMES)}; expected one of {', '.join(NAMES)}")
-    if action not in ACTIONS:
-        raise ValueError(f"unknown action {action!r}{_hint(action, ACTIONS)}; expected one of {', '.join(ACTIONS)}")
+    unknown = [
+        (kind, written, known)
+        for kind, written, known in (("failpoint", name, NAMES), ("action", action, ACTIONS))
+        if written not in known
+    ]
+    if unknown:
+        raise UnknownName(unknown)
     if part is not None and name not in PARTS:
         raise ValueError(f"{name} has no parts; only {', '.join(PARTS)} have")
     if part is not None and PARTS[name] == "percent" and int(part) > 100:
@@ -136,8 +167,3 @@ def _argument(action: str, text: str | None) -> float | None:
 def _listed(names: tuple[str, ...]) -> str:
     *head, last = names
     return f"{', '.join(head)} and {last}" if head else last
-
-
-def _hint(name: str, known: tuple[str, ...]) -> str:
-    near = nearest(name, known)
-    return f" (did you mean {near}?)" if near else ""

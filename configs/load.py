@@ -7,8 +7,9 @@ runs. Nothing here looks at the machine: paths are checked when they are used.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from configs import checks, unsupported
 from configs.fields import Alias
@@ -16,11 +17,12 @@ from configs.keys import leaves, mark, nested, value_of
 from configs.names import nearest, shipped
 from configs.problems import SYNTAX, ConfigError, Problem
 from configs.schema import Config
-from configs.sources import Given, Read, from_command_line, from_toml
+from configs.sources import Given, Read, from_command_line, from_toml, from_tree
 
 __all__ = [
     "Config",
     "ConfigError",
+    "Layer",
     "Loaded",
     "Problem",
     "classify",
@@ -45,12 +47,22 @@ class Loaded:
     """Keys that would switch on a feature that does not exist yet."""
 
 
-def load(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Keys that somebody else's file sets over those of the config: more than the file, less than the command line."""
+
+    keys: Mapping[str, Any]
+    """Dotted, or as tables."""
+    where: str
+    """What to call the place in problems."""
+
+
+def load(source: str | Path, overrides: Sequence[str] = (), layers: Sequence[Layer] = ()) -> Config:
     """The config in a TOML file, or a shipped one by name, with ``--section.key value`` arguments on top.
 
     Raises ConfigError with all problems.
     """
-    return _valid(examine(source, overrides))
+    return _valid(examine(source, overrides, layers))
 
 
 def parse_text(text: str, overrides: Sequence[str] = (), *, where: str = "text") -> Config:
@@ -58,14 +70,15 @@ def parse_text(text: str, overrides: Sequence[str] = (), *, where: str = "text")
     return _valid(_assemble(from_toml(text, where=where), from_command_line(overrides)))
 
 
-def examine(source: str | Path, overrides: Sequence[str] = ()) -> Loaded:
+def examine(source: str | Path, overrides: Sequence[str] = (), layers: Sequence[Layer] = ()) -> Loaded:
     """Load and list what is wrong. Raises ConfigError only where there is nothing to read."""
     path = find(source)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([Problem(where=str(path), key="(file)", expected=f"cannot be read: {error}")]) from error
-    return _assemble(from_toml(text, where=str(path)), from_command_line(overrides))
+    between = [from_tree(dict(layer.keys), where=layer.where) for layer in layers]
+    return _assemble(from_toml(text, where=str(path)), *between, from_command_line(overrides))
 
 
 def classify(source: str | Path, overrides: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -112,17 +125,18 @@ def _valid(loaded: Loaded) -> Config:
     return loaded.config
 
 
-def _assemble(file: Read, command_line: Read) -> Loaded:
-    """Merge, build, then judge what keys say together and what does not exist yet."""
-    problems = [*file[1], *command_line[1]]
+def _assemble(*sources: Read) -> Loaded:
+    """Merge, a later source over an earlier one, build, then judge what keys say together and what does not exist
+    yet."""
+    problems = [problem for _, found in sources for problem in found]
     merged: dict[str, Given] = {}
-    for source in (file[0], command_line[0]):
+    for source, _ in sources:
         problems += _merge(merged, source)
     config = Config.model_validate(nested({key: given.value for key, given in merged.items()}))
     bad = {_meant(problem.key) for problem in problems}
     judged = [] if SYNTAX in bad else checks.findings(config)
     findings = [f for f in judged if not bad.intersection(f.keys)]
-    problems += [_placed(f.keys, f.expected, f.nearest, config, merged) for f in findings]
+    problems += [_placed(f.keys, f.expected, f.nearest, config, merged, found=f.found) for f in findings]
     refused = [
         _placed((r.key,), f"not supported yet: {r.feature}", None, config, merged) for r in unsupported.refusals(config)
     ]
@@ -148,9 +162,18 @@ def _merge(merged: dict[str, Given], source: Sequence[Given]) -> list[Problem]:
     return problems
 
 
-def _placed(keys: Sequence[str], expected: str, hint: str | None, config: Config, merged: dict[str, Given]) -> Problem:
+def _placed(
+    keys: Sequence[str],
+    expected: str,
+    hint: str | None,
+    config: Config,
+    merged: dict[str, Given],
+    *,
+    found: bool = True,
+) -> Problem:
     """A finding over several keys, laid to the first of them that somebody wrote."""
     written = next((merged[key] for key in keys if key in merged), None)
     if written is None:
         written = Given(key=keys[0], value=value_of(config, keys[0]), where="defaults", written=keys[0])
-    return Problem(where=written.where, key=written.written, expected=expected, found=repr(written.value), nearest=hint)
+    shown = repr(written.value) if found else ""
+    return Problem(where=written.where, key=written.written, expected=expected, found=shown, nearest=hint)

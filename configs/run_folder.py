@@ -52,6 +52,11 @@ class RunFolder:
         return self.root / "exports"
 
     @property
+    def scenario(self) -> Path:
+        """Of a chaos run: its scenario and the limits of it, for whoever judges the run later."""
+        return self.root / "scenario.json"
+
+    @property
     def lock(self) -> Path:
         return self.root / ".lock"
 

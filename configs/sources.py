@@ -21,6 +21,7 @@ from configs.fields import Alias
 from configs.keys import RENAMED, adapter, holds, is_list, leaves, mark, sections
 from configs.names import nearest, nearest_key
 from configs.problems import COMMAND_LINE, SYNTAX, Problem
+from configs.wording import expected_of
 
 MISSING = "\0no value"
 _FREE_TEXT = ("job.description",)
@@ -48,6 +49,11 @@ def from_toml(text: str, *, where: str) -> Read:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return [], [Problem(where=where, key=SYNTAX, expected=f"expected TOML: {error}")]
+    return from_tree(tree, where=where)
+
+
+def from_tree(tree: dict[str, Any], *, where: str) -> Read:
+    """The values of TOML tables; a key may also be written with its dots, as one name."""
     given: list[Given] = []
     problems: list[Problem] = []
     for found in _flatten(tree, "", where):
@@ -120,41 +126,12 @@ def _has_control(value: Any) -> bool:
 
 def _misfit(found: Given, error: ValidationError) -> Problem:
     first = error.errors(include_url=False)[0]
-    context = first.get("ctx", {})
-    kind = first["type"]
     hint = None
-    if kind == "literal_error":
-        expected = f"one of {context['expected']}"
-        if isinstance(found.value, str):
-            hint = nearest(found.value, (str(v) for v in _choices(found.key)))
-    elif kind in _BOUNDS:
-        sign, name = _BOUNDS[kind]
-        expected = f"a number {sign} {context[name]}"
-    else:
-        expected = _KINDS.get(kind, first["msg"].removeprefix("Input should be "))
+    if first["type"] == "literal_error" and isinstance(found.value, str):
+        hint = nearest(found.value, (str(v) for v in _choices(found.key)))
     return Problem(
-        where=found.where, key=found.written, expected=f"expected {expected}", found=repr(found.value), nearest=hint
+        where=found.where, key=found.written, expected=expected_of([first]), found=repr(found.value), nearest=hint
     )
-
-
-_BOUNDS = {
-    "greater_than": (">", "gt"),
-    "greater_than_equal": (">=", "ge"),
-    "less_than": ("<", "lt"),
-    "less_than_equal": ("<=", "le"),
-}
-_KINDS = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "string_type": "a string",
-    "tuple_type": "a list",
-}
 
 
 def _choices(key: str) -> tuple[Any, ...]:

@@ -13,9 +13,11 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from configs.names import nearest
 from configs.words import Exit
 from ops.console import Console
 from ops.result import Result, UsageError
+from ops.typos import refuse_strays, refuse_unknown_command, refuse_unknown_options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,19 +39,39 @@ class Parser(argparse.ArgumentParser):
     """argparse that raises instead of ending the process, and knows no abbreviations."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """With the nearest choice. argparse has no public place for that."""
+        choices = list(map(str, action.choices or ()))
+        if action.choices is not None and str(value) not in choices:
+            near = nearest(str(value), choices)
+            hint = f" (did you mean {near}?)" if near else ""
+            raise argparse.ArgumentError(action, f"expected one of {', '.join(choices)}, found {str(value)!r}{hint}")
+
+    @property
+    def known_options(self) -> frozenset[str]:
+        """Every ``--option`` that it knows."""
+        return frozenset(self._option_string_actions)
 
 
 def dispatch(commands: Sequence[Command], argv: Sequence[str], console: Console) -> Result:
     """Run what the arguments ask for. Raises UsageError, and whatever the command raises."""
     words = [word for word in argv if word != "--json"]
     command = find(commands, words)
+    if command is None:
+        refuse_unknown_command([c.path for c in commands], words)
     if command is not None and command.module is None and not {"-h", "--help"} & set(words):
         raise UsageError(f"`phalanx {command.name}` does not exist yet ({command.does})")
     overrides: list[str] = []
     if command is not None and command.takes_keys:
         words, overrides = split_keys(words)
-    options = build_parser(commands).parse_args(words)
+    parser = build_parser(commands)
+    if command is not None:
+        known = _parser_of(parser, command.path).known_options
+        refuse_unknown_options(words, overrides, known=known, name=command.name)
+    options, strays = parser.parse_known_args(words)
+    refuse_strays(strays, argv, overrides, name=command.name if command is not None else "")
     options.overrides = overrides
     chosen: Command | None = getattr(options, "command", None)
     if chosen is None or chosen.module is None:
@@ -99,6 +121,14 @@ def _add(group: argparse._SubParsersAction[Parser], command: Command) -> None:
     parser.set_defaults(command=command)
     if command.module is not None:
         importlib.import_module(command.module).arguments(parser)
+
+
+def _parser_of(parser: Parser, path: tuple[str, ...]) -> Parser:
+    """The parser of one command."""
+    for word in path:
+        (children,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+        parser = children.choices[word]
+    return parser
 
 
 def _sorts(commands: Sequence[Command], head: tuple[str, ...]) -> str:

@@ -103,7 +103,7 @@ def _note(writer: str, event: Event) -> str | None:
             whom = f"{event['group']} at {event.get('failpoint')}" if event.get("group") else event.get("failpoint")
             return f"fault: {event.get('action')} {whom}"
         case "divergence":
-            return f"divergence of {event.get('groups')}"
+            return f"divergence of {'+'.join(map(str, event.get('groups') or ()))}"
         case "checkpoint" if event.get("status") == "failed":
             return f"checkpoint of step {event.get('step')} failed"
         case _:

@@ -4,8 +4,9 @@ A pure function over the event logs. Deaths are the launcher's ``exit`` events a
 what their own last words or the lighthouse tell; the moment of a kill is that of the ``fault`` event that announced it,
 where there is one. A death that nobody witnessed (the whole run was killed) is in the goodput ledger alone.
 Stall: from the kill, or from when the survivor needs the lost group if later, to the start of its next attempt; redone
-work is not part of it. Recovery: from the kill to the successor's first commit with a share of its own; its parts
-follow one another without a gap.
+work is not part of it; where nobody survived there is none. Recovery: from the kill to the successor's first commit
+with a share of its own; its parts follow one another without a gap. Both end with the launch that the death was in:
+what comes after the pause between two launches is no recovery. A code that ends the whole run is no death.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from configs.run_folder import Event
+from configs.words import Exit
 from ops.history import Indexed, Logs, time_of
-from ops.lives import ORDERLY, Ending, Life, departure_of, exit_of, lives_of
+from ops.lives import ORDERLY, Ending, Life, departure_of, exit_of, launches_of, lives_of
 
+ENDS_RUN = frozenset({int(Exit.BAD_CONFIG), int(Exit.QUORUM_LOST), int(Exit.NONFINITE), int(Exit.CHECKPOINT), *ORDERLY})
+"""Codes of a group that gave up, or that was done: there is nobody to come back."""
 PARTS = ("detection", "burial", "restart", "join", "heal", "first_share")
 """Of a recovery, in order. It ends when: somebody here saw the death; the lighthouse buried the group; the successor's
 process began; it was built and rehearsed; it held the current state; it committed a share of its own."""
@@ -92,7 +96,7 @@ def summary(found: Iterable[Recovery]) -> dict[str, dict[str, float]]:
 
 def _launched(logs: Logs) -> list[_Death]:
     """The deaths that a launcher saw."""
-    exits = [e for e in logs.of("launcher", "exit") if e.get("group") and e.get("code") not in ORDERLY]
+    exits = [e for e in logs.of("launcher", "exit") if e.get("group") and e.get("code") not in ENDS_RUN]
     return [
         _Death(
             group=str(e["group"]),
@@ -116,6 +120,8 @@ def _apart(logs: Logs, lives: Mapping[str, Iterable[Life]]) -> list[_Death]:
         if words is None and buried is None:
             continue
         code = None if words is None else words.get("code")
+        if code in ENDS_RUN:
+            continue
         reason = str((words or buried or {}).get("reason", ""))
         found.append(_Death(group=life.group, incarnation=life.incarnation, seen=life.end, code=code, reason=reason))
     return found
@@ -128,10 +134,11 @@ def _recovery(logs: Indexed, death: _Death, deaths: Iterable[_Death], lives: Ite
     t = time_of(kill) if kill else death.seen
     next_death = min((d.seen for d in deaths if d.group == group and d.seen > death.seen), default=float("inf"))
     ends = [time_of(e) for e in logs.of("launcher", "exit") if e.get("group") == group and time_of(e) > death.seen]
-    back = _first_share(logs, group=group, after=death.seen, until=min([next_death, *ends]))
+    over = _launch_after(logs, group, death.seen)
+    back = _first_share(logs, group=group, after=death.seen, until=min([next_death, over, *ends]))
     heals = [e for e in logs.of(group, "heal") if t <= time_of(e) and (back is None or time_of(e) <= back)]
     last = heals[-1] if heals and back is not None else {}
-    successor = next((life for life in lives if life.began > t), None)
+    successor = next((life for life in lives if t < life.began < over), None)
     return Recovery(
         group=group,
         incarnation=death.incarnation,
@@ -141,19 +148,34 @@ def _recovery(logs: Indexed, death: _Death, deaths: Iterable[_Death], lives: Ite
         injected=kill is not None,
         stall_s=stall_of(logs, group=group, t=t),
         recovery_s=None if back is None else back - t,
-        parts_s=_parts(logs, death, t=t, successor=successor, healed=time_of(last) if last else None, back=back),
+        parts_s=_parts(
+            logs, death, t=t, over=over, successor=successor, healed=time_of(last) if last else None, back=back
+        ),
         heal_sources=tuple(last.get("sources") or ()),
         heal_bytes=int(last.get("bytes") or 0),
         heal_s=last.get("seconds"),
     )
 
 
+def _launch_after(logs: Logs, group: str, t: float) -> float:
+    """When the next launch of the group began: what it was in at ``t`` is over by then."""
+    return min((time_of(e) for e in launches_of(logs, group) if time_of(e) > t), default=float("inf"))
+
+
 def _parts(
-    logs: Logs, death: _Death, *, t: float, successor: Life | None, healed: float | None, back: float | None
+    logs: Logs,
+    death: _Death,
+    *,
+    t: float,
+    over: float,
+    successor: Life | None,
+    healed: float | None,
+    back: float | None,
 ) -> dict[str, float]:
-    """The parts up to where it came. A moment that nobody tells is that of the part before, which then takes both."""
+    """The parts up to where it came, at most to when its launch was ``over``. A moment that nobody tells is that of the
+    part before, which then takes both."""
     departure = None if death.incarnation is None else departure_of(logs, death.group, death.incarnation, after=t - 1.0)
-    buried = None if departure is None else time_of(departure)
+    buried = None if departure is None or time_of(departure) >= over else time_of(departure)
     seen = death.seen if buried is None else min(death.seen, buried)
     came = successor is not None and (back is None or successor.began <= back)
     moments = {
@@ -190,12 +212,12 @@ def _first_share(logs: Indexed, *, group: str, after: float, until: float) -> fl
 
 
 def stall_of(logs: Logs, *, group: str, t: float) -> float | None:
-    """What a death of ``group`` at ``t`` cost the others: the longest wait of a survivor for its next attempt; with no
-    survivor, that of the group itself."""
+    """What a death of ``group`` at ``t`` cost the others: the longest wait of a survivor for its next attempt. None
+    where nobody survived: an attempt of somebody's successor ends no wait."""
     logs = Indexed.of_logs(logs)
     last = logs.last(group, "quorum", t) or {}
-    survivors = [g for g in (last.get("participants") or logs.groups) if g != group]
-    waits = [wait for g in survivors or [group] if (wait := _wait_of(logs, group=g, t=t, lost=last)) is not None]
+    others = [g for g in (last.get("participants") or logs.groups) if g != group]
+    waits = [wait for g in others if (wait := _wait_of(logs, group=g, t=t, lost=last)) is not None]
     return max(waits, default=None)
 
 
@@ -206,11 +228,12 @@ def _wait_of(logs: Indexed, *, group: str, t: float, lost: Event) -> float | Non
     once the quorum is there."""
     later = logs.after(group, "quorum", t)
     first = next((e for e in later if e.get("quorum_id") != lost.get("quorum_id")), None)
-    if first is None:
-        return None
+    before = logs.last(group, "quorum", t)
+    if first is None or (before is not None and before.get("incarnation") != first.get("incarnation")):
+        return None  # it did not survive either
     begins = time_of(first)
-    if group == lost.get("group"):
-        return begins - t
+    if begins >= _launch_after(logs, group, t):
+        return None
     discards = list(itertools.takewhile(lambda e: time_of(e) <= begins, logs.after(group, "discard", t)))
     waits = [time_of(e) - float(e["waited_s"]) for e in discards if "waited_s" in e]
     if not discards and "seconds" in first:

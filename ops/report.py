@@ -18,6 +18,7 @@ from typing import Any
 from configs.run_folder import Event, RunFolder
 from configs.words import Outcome
 from ops.clocks import Clock, align
+from ops.counting import counted
 from ops.goodput import GONE, WORK, Goodput, read_goodput
 from ops.history import Indexed, Logs, confirmed_commits, digests, lineage_of, time_of
 from ops.ledger import Ledger, read_ledger
@@ -147,8 +148,9 @@ def read_report(logs: Logs, *, since: float = 0.0, plan: Plan | None = None) -> 
     )
 
 
-def text_of(report: Report) -> str:
-    """The report for people."""
+def text_of(report: Report, *, of_launch: bool = False) -> str:
+    """The report for people; ``of_launch``: it speaks of one launch, and others may have been there before."""
+    saved = ", ".join(f"{count} {status}" for status, count in report.checkpoints.items())
     rows = [
         ("wall time", f"{report.wall_s:.1f} s{', and going on' if report.goodput.running else ''}"),
         ("time", _time_text(report)),
@@ -159,7 +161,7 @@ def text_of(report: Report) -> str:
         ("a step", ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in report.phases_s.items()) or "-"),
         *(("failure", failure_text(recovery)) for recovery in report.recoveries),
         ("ledger", ledger_text(report.ledger)),
-        ("checkpoints", ", ".join(f"{count} {status}" for status, count in report.checkpoints.items()) or "none"),
+        ("checkpoints", saved or ("none saved by this launch" if of_launch else "none saved")),
     ]
     if report.digest or report.digests_agree is not None:
         verdict = "THE GROUPS DIFFER" if report.digests_agree is False else "the same in every group"
@@ -190,7 +192,11 @@ def goodput_text(report: Report) -> str:
 
 def failure_text(recovery: Recovery) -> str:
     """One line on a death and what followed."""
-    back = "never came back" if recovery.recovery_s is None else f"back with a share after {recovery.recovery_s:.2f} s"
+    back = (
+        "did not come back in its launch"
+        if recovery.recovery_s is None
+        else f"back with a share after {recovery.recovery_s:.2f} s"
+    )
     stall = "" if recovery.stall_s is None else f"; next attempt after {recovery.stall_s:.2f} s"
     heal = ""
     if recovery.heal_sources:
@@ -202,8 +208,9 @@ def failure_text(recovery: Recovery) -> str:
 def ledger_text(ledger: Ledger) -> str:
     """One line on the ledger, and its first violations."""
     order = "order as undisturbed" if ledger.order_matches else "ORDER DIFFERS"
-    counts = f"{ledger.steps} steps, {ledger.samples} samples, missing {ledger.missing}, duplicated {ledger.duplicated}"
-    head = f"{counts}, {order}, {ledger.orphaned} orphaned"
+    counts = f"{counted(ledger.steps, 'step')}, {counted(ledger.samples, 'sample')}"
+    twice = f"missing {ledger.missing}, duplicated {ledger.duplicated}"
+    head = f"{counts}, {twice}, {order}, {ledger.orphaned} orphaned"
     return "\n".join([head, *(f"    {violation}" for violation in ledger.violations[:10])])
 
 

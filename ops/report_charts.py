@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ops.counting import counted
 from ops.goodput import GONE, WORK, Span
 from ops.recovery import PARTS, Recovery
 from ops.report import Report
@@ -67,7 +68,9 @@ def draw_png(report: Report, path: Path, *, name: str) -> None:
     with matplotlib.rc_context(_STYLE):
         heights = _heights(report)
         figure = Figure(figsize=(11, sum(heights) + 0.4), dpi=120, layout="constrained")
-        figure.suptitle(f"{name}: {report.wall_s:.1f} s, {report.steps} steps", fontsize=12, x=0.01, ha="left")
+        figure.suptitle(
+            f"{name}: {report.wall_s:.1f} s, {counted(report.steps, 'step')}", fontsize=12, x=0.01, ha="left"
+        )
         axes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         for draw, ax in zip((timeline, losses, recoveries), axes, strict=False):
             draw(ax, report)
@@ -128,7 +131,6 @@ def losses(ax: Axes, report: Report) -> None:
     work = present.get("work", 0.0) / everything
     steps = [(KINDS[k][0], present[k] / everything, KINDS[k][1]) for k in KINDS if k != "work" and k in present]
     steps.sort(key=lambda step: -step[1])
-    floor = math.floor(20 * (work - 0.02)) / 20 if work > 0.5 else 0.0
     rows = [("all time of all groups", 0.0, 1.0, "#8A8A8A", everything)]
     left = 1.0
     for label, part, colour in steps:
@@ -136,13 +138,12 @@ def losses(ax: Axes, report: Report) -> None:
         rows.append((label, max(left, 0.0), part, colour, part * everything))
     rows.append(("work that was kept", 0.0, work, KINDS["work"][1], work * everything))
     for row, (_, begin, width, colour, seconds) in enumerate(rows):
-        ax.barh(row, 100 * (begin + width - max(begin, floor)), left=100 * max(begin, floor), color=colour, height=0.7)
+        ax.barh(row, 100 * width, left=100 * begin, color=colour, height=0.7)
         _beside(ax, 100 * (begin + width), row, f"{100 * width:.1f} %, {_long(seconds)}")
     ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-    ax.set(xlim=(100 * floor, 100 + 14 * (1 - floor)), ylim=(len(rows) - 0.4, -0.6))
-    ax.set_xticks([t for t in ax.get_xticks() if 100 * floor <= t <= 100])
-    cut = f" (the axis begins at {100 * floor:.0f} %)" if floor else ""
-    ax.set_xlabel(f"% of the time of all groups{cut}")
+    # From 0, though losses may be small: a bar is read by its length.
+    ax.set(xlim=(0, 114), ylim=(len(rows) - 0.4, -0.6), xlabel="% of the time of all groups")
+    ax.set_xticks([t for t in ax.get_xticks() if t <= 100])
     ax.set_title("Where the time went")
 
 

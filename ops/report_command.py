@@ -7,6 +7,7 @@ from pathlib import Path
 
 from configs.words import Exit, ExitRequest
 from ops.console import Console
+from ops.counting import counted
 from ops.history import read_logs
 from ops.report import Report, read_plan, read_report
 from ops.report_text import full_text
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         raise ExitRequest(Exit.BAD_CONFIG, f"cannot write {error.filename}: {error.strerror}") from error
     for path in drawn:
         console.say(f"drawn: {path}")
-    text = f"{options.run}: {report.steps} steps\n{full_text(report)}"
+    text = f"{options.run}: {counted(report.steps, 'step')}\n{full_text(report)}"
     return Result(text=text, data={**report.as_json(), "drawn": drawn})
 
 

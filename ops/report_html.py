@@ -9,6 +9,7 @@ import datetime
 from collections.abc import Sequence
 from html import escape
 
+from ops.counting import counted
 from ops.report import Report, ledger_text, text_of
 from ops.report_charts import svgs
 from ops.report_text import measure_table, notes, ratio, recovery_table, time_table
@@ -39,8 +40,9 @@ def page(report: Report, *, name: str) -> str:
     drawings = "".join(f'<div class="wide">{svg}</div>' for svg in svgs(report))
     when = datetime.datetime.fromtimestamp(report.goodput.began, tz=datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     going = ", still going on" if report.goodput.running else ""
+    summary_line = f"began {when}, {report.wall_s:.1f} s{going}; {counted(report.steps, 'step')}"
     parts = [
-        f"<h1>{escape(name)}</h1><p class=when>began {when}, {report.wall_s:.1f} s{going}; {report.steps} steps</p>",
+        f"<h1>{escape(name)}</h1><p class=when>{summary_line}</p>",
         _figures(report),
         drawings,
         "<h2>Recoveries, seconds</h2>" + _table(*recovery_table(report.recoveries)) if report.recoveries else "",
@@ -58,12 +60,13 @@ def page(report: Report, *, name: str) -> str:
 
 def _figures(report: Report) -> str:
     """The few numbers that are looked for first."""
+    lost = sum(report.discards.values())
     figures = [
         (ratio(report.ratios.goodput_ratio), "goodput"),
         (ratio(report.goodput.effective_training_time_ratio), "effective training time ratio"),
         ("-" if report.tokens_per_s is None else f"{report.tokens_per_s:,.0f}", "tokens/s"),
-        (str(len(report.recoveries)), "deaths"),
-        (str(sum(report.discards.values())), "attempts discarded"),
+        (str(len(report.recoveries)), "death" if len(report.recoveries) == 1 else "deaths"),
+        (str(lost), "attempt discarded" if lost == 1 else "attempts discarded"),
         ("holds" if report.ledger.holds else "DOES NOT HOLD", "ledger: exactly once"),
     ]
     if report.cost_per_million_tokens is not None:

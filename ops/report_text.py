@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ops.counting import counted
 from ops.goodput import PHASES
 from ops.ratios import DEFINITIONS
 from ops.recovery import PARTS, Recovery, summary
@@ -114,5 +115,7 @@ def notes(report: Report) -> str:
         shown = "".join(f"\n    {line}" for line in report.damaged[:DAMAGE_SHOWN])
         more = max(0, len(report.damaged) - DAMAGE_SHOWN)
         rest = f"\n    and {more} more" if more else ""
-        lines.append(f"{len(report.damaged)} damaged lines were passed over:{shown}{rest}")
+        lines.append(
+            f"{counted(len(report.damaged), 'damaged line was', 'damaged lines were')} passed over:{shown}{rest}"
+        )
     return "\n".join(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ops.__main__ import main
@@ -11,8 +13,9 @@ from ops.bench.recovery import PARTS, Costs, Fault, Measured, confirmed_after_bu
 from ops.bench.recovery import figures as recovery_figures
 from ops.bench.recovery_command import blocks
 from ops.bench.stock import stall_of, trains_together
-from ops.bench.transfer_command import WAYS, Taken
+from ops.bench.transfer_command import LEGEND, WAYS, Taken
 from ops.bench.transfer_command import figures as transfer_figures
+from ops.bench.transfer_command import text_of as transfer_text
 from ops.bench.watch import commits_together
 from tests.support.logs import commit, confirmed, logs
 
@@ -178,7 +181,7 @@ def test_stock_groups_train_together_once_each_has_a_share_and_all_take_part():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nonsense"], "invalid choice: 'nonsense' (choose from"),
+        (["nonsense"], "no command is called 'bench nonsense'; there are"),
         (["overhead"], "`phalanx bench overhead` does not exist yet"),
         (["lighthouse", "--groups", "0"], "must be greater than 0"),
         (["checkpoint", "--cycles", "0"], "--cycles must be at least 1"),
@@ -202,3 +205,11 @@ def test_figures_of_a_transfer_compare_with_the_best_setting_of_the_other():
     assert one["raw_ratio"] == pytest.approx(3.0 / 3.2)
     assert two["one_source_ratio"] == pytest.approx(4 / 3)
     assert one["receiver_extra_share"] == 0.05
+    told = transfer_text({"sizes": [one, two]})
+    assert "from 1 source: " in told
+    assert "from 2 sources: " in told
+    assert all("GB/s" in line for line in told.splitlines())
+
+
+def test_every_name_in_the_lines_of_a_transfer_is_explained():
+    assert {name.partition("_")[0] for name in WAYS} <= set(re.findall(r"(\w+?)(?:_N)?:", LEGEND))

@@ -125,10 +125,24 @@ def test_failpoints(text, expected):
         ("g1:reduce:exit=256", "exit=CODE"),
         ("g1:reduce#2:kill", "rank below 2"),
         ("g2:reduce:kill", "g0 to g1"),
+        ("g0:data@60:kill", "expected a step up to 59"),
+        ("g0:save_write@61:kill", "expected a step up to 60"),
+        ("g0:build@3:kill", "expected a step up to 0"),
+        ("g1:backward@2.99:kill", "expected a microbatch below"),
     ],
 )
 def test_bad_failpoints_are_config_errors(text, message):
     assert message in refused("--chaos.failpoints", f"g0:agree:kill,{text}")
+
+
+def test_the_names_of_failpoints_are_listed_once_and_only_where_none_is_alike():
+    told = refused("--chaos.failpoints", "g0:backwrd:kill,g0:qqqq:kill,g0:zzzz:kill")
+    assert told.count("quorum_before") == 1
+    assert told.count("g0:zzzz:kill") == 1, "the list that was given is not repeated either"
+    both = refused("--chaos.failpoints", "g0:bckward:kil")
+    assert "did you mean backward" in both
+    assert "did you mean kill" in both
+    assert "did you mean backward" in told
 
 
 def test_limits_derive_from_the_knob_and_from_what_was_seen():

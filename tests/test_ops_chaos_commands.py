@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from ops.__main__ import main
 from ops.chaos.play import Outcome, Played
-from ops.chaos.scenario import load, shipped
+from ops.chaos.reading import load
+from ops.chaos.scenario import shipped
 from ops.chaos.schedule import schedule
 from tests.support.logs import write
 from tests.support.stories import find, good_run
@@ -43,7 +45,7 @@ def test_judge_passes_a_good_run_and_points_at_a_lie(tmp_path, capfd):
     tell(tmp_path / "good", good_run())
     assert call(capfd, "chaos", "judge", str(tmp_path / "good")) == (
         0,
-        {"exit": 0, "verdict": "pass", "violations": [], "violated": 0},
+        {"exit": 0, "verdict": "pass", "violations": [], "violated": 0, "limits_of": None},
     )
     logs = good_run()
     liar = find(logs, "g1", "commit", step=4)
@@ -67,6 +69,7 @@ def test_judge_of_no_run(tmp_path, capfd):
     [
         (("matrx",), "did you mean matrix"),
         (("pairs", "--case", "none"), "no such run of pairs: none"),
+        (("matrix", "--case", "reduce-kil", "--case", "x"), "reduce-kil (did you mean reduce-kill?), x (see"),
         (("pairs", "--training.stpes", "4"), "did you mean training.steps"),
         (("pairs", "--folder", "."), "expected an empty folder"),
     ],
@@ -99,6 +102,35 @@ def test_an_outcome_says_where_in_which_run(tmp_path):
     assert found["violations"][-1]["where"] == "healer-dies/events"
 
 
-def test_a_run_that_was_not_over_in_time_has_failed(tmp_path):
+def test_a_run_that_was_not_over_in_time_has_failed(tmp_path, capfd):
     (violation,) = outcome(tmp_path, good_run(), in_time=False).as_json()["violations"]
     assert "not over after 3 s" in violation["why"]
+    _, data = call(capfd, "chaos", "judge", str(tmp_path))
+    assert data["violations"] == [violation]
+
+
+def test_judge_comes_to_the_verdict_of_the_run_with_the_limits_of_its_scenario(tmp_path, capfd):
+    """A fault that never came, a stall, another state than the undisturbed run's: nothing that the logs alone tell."""
+    logs = good_run()
+    tell(tmp_path, logs)
+    (plan,) = schedule(load("mtbf"), source="mtbf", overrides=["--training.steps", "6"])
+    limits = dataclasses.replace(plan.limits, failpoints=("g1:save_write@3#0:kill",), stall_s=0.01)
+    played = Played(
+        plan=dataclasses.replace(plan, limits=limits), folder=tmp_path, code=0, reason="done", wall_s=3.0, in_time=True
+    )
+    verdict = played.judge({6: "another"}, scenario="mtbf", seed=4)
+    assert len(verdict.violations) > 2
+    code, data = call(capfd, "chaos", "judge", str(tmp_path))
+    assert (code, data["limits_of"]) == (1, {"scenario": "mtbf", "run": "run", "seed": 4})
+    assert data["violations"] == verdict.as_json()["violations"]
+    (tmp_path / "scenario.json").unlink()
+    assert call(capfd, "chaos", "judge", str(tmp_path))[0] == 0
+    assert main(["chaos", "judge", str(tmp_path)]) == 0
+    assert "no run of a scenario" in capfd.readouterr().out
+
+
+def test_limits_that_cannot_be_read_are_not_left_out_in_silence(tmp_path, capfd):
+    tell(tmp_path, good_run())
+    (tmp_path / "scenario.json").write_text('{"scenario": "mtbf"')
+    code, data = call(capfd, "chaos", "judge", str(tmp_path))
+    assert (code, "scenario.json" in data["error"]) == (2, True)

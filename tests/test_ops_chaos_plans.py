@@ -10,7 +10,8 @@ from configs.words import ExitRequest
 from ops.chaos.driver import Strike, Target
 from ops.chaos.network import NIC, Hosts, Proxies
 from ops.chaos.play import network_of, orders_of
-from ops.chaos.scenario import load, shipped
+from ops.chaos.reading import load
+from ops.chaos.scenario import shipped
 from ops.chaos.schedule import schedule
 
 HEAD = 'about = "A test."\n'
@@ -38,7 +39,8 @@ def planned(tmp_path):
     def make(text: str, **options):
         path = tmp_path / "scenario.toml"
         path.write_text(HEAD + text)
-        return schedule(load(str(path)), source=str(path), **options)
+        scenario = load(str(path), options.get("overrides", ()))
+        return schedule(scenario, source=str(path), **options)
 
     return make
 
@@ -51,8 +53,8 @@ def refused(tmp_path):
         path = tmp_path / "scenario.toml"
         path.write_text(HEAD + text)
         with pytest.raises(ConfigError) as caught:
-            schedule(load(str(path)), source=str(path))
-        return str(caught.value)
+            load(str(path))
+        return str(caught.value).replace(f"{path}: ", "")
 
     return make
 
@@ -77,8 +79,9 @@ def test_the_same_seed_is_the_same_plan_and_another_is_another(planned):
 def test_cases_draw_apart(planned):
     """A run's faults do not depend on which others are made."""
     fault = "faults = [{ between = [0, 1000] }]"
-    both = planned(f'[[cases]]\nname = "a"\n{fault}\n[[cases]]\nname = "b"\n{fault}\n')
-    alone = planned(f'[[cases]]\nname = "b"\n{fault}\n')
+    head = '[keys]\n"training.steps" = 2000\n'
+    both = planned(f'{head}[[cases]]\nname = "a"\n{fault}\n[[cases]]\nname = "b"\n{fault}\n')
+    alone = planned(f'{head}[[cases]]\nname = "b"\n{fault}\n')
     assert both[1] == alone[0]
     assert both[0].strikes != both[1].strikes
 
@@ -134,8 +137,8 @@ def test_the_command_line_wins_over_the_scenario(planned):
     ("text", "why"),
     [
         ("", "nothing goes wrong"),
-        ("[[faults]]\nstep = 1\n[[fault]]\n", "fault: no such key (did you mean faults?)"),
-        ("[[faults]]\nstpe = 1\n", "faults.0.stpe: no such key (did you mean step?)"),
+        ("[[faults]]\nstep = 1\n[[fault]]\n", "fault: unknown key (did you mean faults?)"),
+        ("[[faults]]\nstpe = 1\n", "faults[1].stpe: unknown key (did you mean step?)"),
         ("[[faults]]\n", "expected a time"),
         ("[[faults]]\nstep = 1\nmtbf_s = 2.0\n", "not several"),
         ("[[faults]]\nmtbf_s = 2.0\n", "until_s"),
@@ -161,9 +164,96 @@ def test_a_scenario_that_makes_no_sense_is_refused_with_the_reason(refused, text
     assert why in refused(text)
 
 
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ('group = "g7"\nstep = 3', "faults[1].group: expected g0, g1 (the groups of this run) or any, found 'g7'"),
+        ('group = "g2"\nat = "vote_after"', "faults[1].group: expected g0, g1"),
+        ('target = "rank"\nrank = 2\nstep = 3', "faults[1].rank: expected a rank from 0 to 1"),
+        ('at = "reduce"\nrank = -1', "faults[1].rank: expected a rank from 0 to 1"),
+        ("step = 20", "faults[1].step: expected at most step 19, the last at which a run of 20 steps can be struck"),
+        ("between = [3, 20]", "faults[1].between: expected at most step 19"),
+        ('at = "data"\nstep = 20', "at most step 19, the last at which a run of 20 steps passes data, found 20"),
+        ('at = "backward"\npart = 99', "faults[1].part: expected a microbatch below"),
+        ('at = "save_write"\nstep = 21', "faults[1].step: expected at most step 20"),
+    ],
+)
+def test_a_fault_that_could_never_happen_is_refused(refused, fault, why):
+    assert why in refused(f'[keys]\n"training.steps" = 20\n[[faults]]\n{fault}\n')
+
+
+def test_what_a_run_has_is_what_its_case_and_the_command_line_say(planned):
+    text = '[[cases]]\nname = "three"\nkeys = { "launch.groups" = 3 }\nfaults = [{ group = "g2", step = 3 }]\n'
+    assert planned(text)
+    with pytest.raises(ConfigError) as caught:
+        planned(text, overrides=["--launch.groups", "2", "--training.steps", "3"])
+    assert "cases.three.faults[1].group: expected g0, g1" in str(caught.value)
+    assert "cases.three.faults[1].step: expected at most step 2" in str(caught.value)
+    assert planned("[keys.training]\nsteps = 9\n[[faults]]\nstep = 4\n")[0].config.training.steps == 9
+
+
+def test_every_problem_of_a_scenario_is_told_at_once_in_words_of_ours(refused):
+    told = refused(
+        """
+seed = "three"
+keys = { "training.stps" = 9, "launch.groups" = 2.5 }
+[[faults]]
+group = "g0"
+step = 3
+[[faults]]
+group = "g5"
+at = "heal_snd"
+do = "kil"
+speed = 0
+[[faults]]
+target = "grup"
+rank = "al"
+between = [3]
+[limits]
+stall_s = "long"
+"""
+    )
+    assert told.splitlines() == [
+        "seed: expected a whole number, found 'three'",
+        "faults[2].speed: expected a number > 0.0, found 0",
+        "faults[2].do: expected one of kill, hang, raise, nan, flip, corrupt, truncate, full, stop, delay, exit, "
+        "found 'kil' (did you mean kill?)",
+        "faults[2].at: no such failpoint, found 'heal_snd' (did you mean heal_send?)",
+        "faults[3].target: expected one of 'rank', 'group', 'node', 'lighthouse' or 'network', found 'grup' "
+        "(did you mean group?)",
+        "faults[3].rank: expected a whole number or 'any', found 'al'",
+        "faults[3].between: expected 2 of them, found [3]",
+        "limits.stall_s: expected a number, found 'long'",
+        "keys: training.stps: unknown key (did you mean training.steps?)",
+        "keys: launch.groups: expected a whole number, found 2.5",
+        "faults[2].group: expected g0, g1 (the groups of this run) or any, found 'g5'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('actions = ["kil"]', "matrix.actions: 'kil' is unknown (did you mean kill?)"),
+        ('actions = ["nan"]\nnames = ["reduce"]', "matrix.actions: nan acts in forward and backward only"),
+        ("", "matrix.actions: expected this key, which is missing"),
+        ('actions = ["kill"]\n[keys]\n"launch.groups" = 1', "matrix: expected at least launch.groups = 2"),
+    ],
+)
+def test_a_matrix_that_makes_no_sense_is_refused(refused, text, why):
+    assert why in refused(f"[matrix]\n{text}\n")
+
+
+def test_an_unknown_config_is_a_problem_of_the_file(refused):
+    assert "config: expected a TOML file or the name of a shipped config" in refused(
+        'config = "dbug"\n[[faults]]\nstep = 1\n'
+    )
+
+
 def test_a_trace_that_cannot_be_read_is_named_with_its_line(refused, tmp_path):
     (tmp_path / "bad.csv").write_text("0,g0,join\nsoon,g1,leave\n")
     assert "bad.csv:2: trace: expected lines" in refused('[[faults]]\ntarget = "node"\ntrace = "bad.csv"\n')
+    (tmp_path / "bad.csv").write_text("0,g0,join\n5,g9,leave\n")
+    assert "bad.csv:2: group: expected g0, g1" in refused('[[faults]]\ntarget = "node"\ntrace = "bad.csv"\n')
 
 
 def test_an_unknown_scenario_is_told_the_names():

@@ -97,6 +97,58 @@ def test_bad_usage_is_exit_2_with_one_object(words, capfd):
     assert err.strip()
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("lanch demo", ["phalanx: no command is called 'lanch' (did you mean launch?)"]),
+        (
+            "checkpoint lst outputs/demo",
+            ["phalanx: no command is called 'checkpoint lst' (did you mean checkpoint ls?)"],
+        ),
+        ("verify outputs/demo", ["phalanx: no command is called 'verify' (did you mean checkpoint verify?)"]),
+        ("launch debug --dryrun", ["command line: --dryrun: unknown option (did you mean --dry-run?)"]),
+        (
+            "checkpoint to-hf outputs/demo/x OUT --export-dtype bf16",
+            [
+                "phalanx: argument --export-dtype: expected one of float32, bfloat16, float16, found 'bf16' "
+                "(did you mean bfloat16?) (see phalanx checkpoint to-hf --help)"
+            ],
+        ),
+        (
+            "checkpoint to-hf --export-dtpe bfloat16 outputs/demo OUT",
+            ["command line: --export-dtpe: unknown option (did you mean --export-dtype?)"],
+        ),
+        (
+            "launch debug --checkpoint.initial_load_in_hf maybe --optimizer.lr fast --training.setps 3",
+            [
+                "command line: checkpoint.initial_load_in_hf: expected true or false, found 'maybe'",
+                "command line: optimizer.lr: expected a number, found 'fast'",
+                "command line: training.setps: unknown key (did you mean training.steps?)",
+            ],
+        ),
+        (
+            "launch debug --dryrun --optimizer.lr fast --groupe g1",
+            [
+                "command line: --dryrun: unknown option (did you mean --dry-run?)",
+                "command line: --groupe: unknown option (did you mean --group?)",
+                "command line: optimizer.lr: expected a number, found 'fast'",
+            ],
+        ),
+        ("report a b", ["command line: b: expected nothing more (see phalanx report --help)"]),
+        (
+            "launch --checkpoint.enable debug more",
+            ["command line: more: expected nothing more (see phalanx launch --help)"],
+        ),
+        ("--nonsense", ["command line: --nonsense: unknown option (see phalanx --help)"]),
+    ],
+)
+def test_a_typing_error_is_told_once_with_the_nearest_name(line, told, capfd):
+    code, out, err = call(capfd, *line.split())
+    assert (code, out) == (2, "")
+    assert "phalanx: phalanx" not in err
+    assert sorted(err.splitlines()) == sorted(told)
+
+
 def test_all_config_problems_at_once(capfd):
     code, out, _ = call(capfd, "launch", "debug", "--training.stepz", "3", "--optimizer.lr", "fast", "--json")
     problems = json.loads(out)["problems"]

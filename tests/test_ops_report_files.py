@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from ops.__main__ import main
 from ops.goodput import Span
@@ -17,7 +18,7 @@ from ops.history import read_logs
 from ops.ratios import DEFINITIONS, read_ratios
 from ops.recovery import quantiles, recoveries
 from ops.report import read_report
-from ops.report_charts import COLUMNS, columns
+from ops.report_charts import COLUMNS, columns, losses
 from ops.report_text import full_text
 from tests.support.attempts import CHAIN, LAUNCH, discard, leaving, life, of, quorum, start, step
 from tests.support.logs import commit, logs, write
@@ -268,6 +269,19 @@ def test_a_lane_is_cut_into_columns_that_show_what_is_rare():
     assert sum(width for lane in bars.values() for _, width in lane) == pytest.approx(1600.0)
     assert bars["discarded"] == [] or bars["discarded"] == [(600.0, 1600.0 / COLUMNS)]
     assert columns([], 0.0) == {}
+
+
+def test_a_bar_of_the_waterfall_is_as_long_as_what_it_tells():
+    """Of a run that lost little, too: an axis that begins elsewhere makes a small loss look like most of it."""
+    steady = life(began=100.0, ready=100.5, steps=range(1, 40))
+    report = read_report(logs([], [LAUNCH], g0=steady, g1=steady))
+    ax = Figure().subplots()
+    losses(ax, report)
+    assert ax.get_xlim()[0] == 0
+    bars = [patch.get_width() for patch in ax.patches]
+    assert bars[0] == pytest.approx(100.0)
+    assert bars[-1] == pytest.approx(100.0 - sum(bars[1:-1]))
+    assert bars[-1] > 55
 
 
 def test_a_run_without_deaths_or_steps_is_drawn(tmp_path, capsys):

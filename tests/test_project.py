@@ -15,7 +15,7 @@ import pytest
 
 import trainer
 from configs.load import load
-from ops.chaos import scenario
+from ops.chaos import reading, scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -106,7 +106,7 @@ def test_every_toml_parses(path: Path):
     if path.name == "pyproject.toml":
         assert tomllib.loads(path.read_text())
     elif path.parent == scenario.FOLDER:
-        scenario.load(str(path))
+        reading.load(str(path))
     else:
         load(path)
 

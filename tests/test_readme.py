@@ -22,9 +22,7 @@ from configs.sources import from_command_line
 from configs.unsupported import GATES
 from configs.words import DepartureCause, DiscardReason, Exit, Lineage
 from ops.__main__ import main
-from ops.chaos import scenario
 from ops.chaos.demo import UNDISTURBED
-from ops.chaos.schedule import schedule
 from ops.cli import build_parser, find, split_keys
 from ops.commands import COMMANDS
 from ops.launch.endpoints import SD_FILE
@@ -33,7 +31,6 @@ from ops.launch.policy import Ending, Next, Policy, restart_decision
 from ops.metrics_table import rows as metric_rows
 from ops.metrics_table import table as metrics_table
 from ops.report import read_report, text_of
-from ops.verdict.story import Invariant
 from tests.support import logs
 from tests.support.pages import (
     PACKAGES,
@@ -231,7 +228,7 @@ def test_the_layout_of_the_run_folder():
     shown = set(block.split())
     folder = RunFolder(Path())
     expected = {
-        *map(str, (folder.config, folder.lighthouse_state, folder.endpoints, folder.events / SD_FILE)),
+        *map(str, (folder.config, folder.scenario, folder.lighthouse_state, folder.endpoints, folder.events / SD_FILE)),
         *(str(folder.event_log(writer)) for writer in ("<group>", "lighthouse", "launcher")),
         str(folder.rank_log(group="<group>", incarnation="<incarnation>", rank="<k>")),
         str(early_log(folder, group="<group>", rank="<k>")),
@@ -274,20 +271,6 @@ def test_failpoints_and_phases_are_all_there():
     assert [action.partition("=")[0] for action in spans(actions)] == list(failpoints.ACTIONS)
     phases = section("ops/README.md", "Metrics").partition("`phase` is one of")[2].partition("The table")[0]
     assert set(spans(phases)) == {phase.value for phase in Phase}
-
-
-def test_scenarios_and_invariants_are_all_there():
-    text = section("ops/README.md", "Chaos with a verdict")
-    assert sorted(names(table(text, "scenario"))) == sorted(scenario.shipped())
-    assert names(table(text, "invariant")) == [invariant.value for invariant in Invariant]
-
-
-def test_the_scenario_of_the_example_can_be_planned(tmp_path):
-    (code,) = blocks(section("ops/README.md", "Chaos with a verdict"), "toml")
-    path = tmp_path / "example.toml"
-    path.write_text(code)
-    (plan,) = schedule(scenario.load(str(path)), source=str(path))
-    assert len(plan.faults) == 3
 
 
 def test_the_table_of_metrics_is_the_registries():

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from configs import failpoints
 from configs.words import Exit
 from ops.chaos.play import Stage
-from ops.chaos.scenario import Fault, Scenario, load
+from ops.chaos.reading import load
+from ops.chaos.scenario import Fault, Scenario
 from ops.chaos.schedule import schedule
 from ops.console import Console
 from ops.launch.requests import Requests

@@ -19,6 +19,7 @@ from typing import Any
 from ops.bench.children import command, last_lines, workplace
 from ops.bench.figures import machine, spread, spread_text
 from ops.console import Console
+from ops.counting import counted
 from ops.result import Result, UsageError
 
 MEGABYTES = "512,2000"
@@ -53,6 +54,15 @@ WAYS: dict[str, Way] = {
     **{f"http_{chunks}": Way("http", chunks=chunks) for chunks in HTTP_CHUNKS},
     "raw": Way("raw"),
 }
+
+
+LEGEND = (
+    "GB/s are 10^9 bytes a second, from the first call to the last byte. ours_N: ours from N sources, every chunk "
+    f"verified; keyed_N: the same with a secret (blake3 for xxh3); limited_N: from N sources that give {LIMIT / 1e9:g} "
+    "GB/s each at most; http_N: torchft's HTTPTransport in N chunks (0: whole); raw: one bare socket. The last two "
+    "verify nothing"
+)
+"""What the names of ``WAYS`` stand for, before the first figures."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -122,6 +132,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         raise UsageError(f"--megabytes {options.megabytes}: expected numbers, joined by commas") from None
     if min(*sizes, options.repeats) < 1:
         raise UsageError("--megabytes and --repeats must be at least 1")
+    console.say(LEGEND)
     before = machine()
     found: list[dict[str, Any]] = []
     with workplace() as folder:
@@ -190,13 +201,14 @@ def text_of(data: dict[str, Any]) -> str:
     lines = []
     for entry in data["sizes"]:
         lines += [
-            f"{entry['bytes'] / 1e6:.0f} MB from {entry['sources']}: {spread_text(entry['gb_per_s'])} GB/s, "
-            f"{entry['receiver_extra_share']:.1%} more memory in the receiver",
-            f"  with a secret {spread_text(entry['keyed_gb_per_s'])}; "
-            f"from sources that give {entry['limit_gb_per_s']:g} each {spread_text(entry['limited_gb_per_s'])}",
-            f"  HTTPTransport {spread_text(entry['http_transport_gb_per_s'])}, "
-            f"ours is {entry['http_transport_ratio']:.2f} of it",
-            f"  raw socket    {spread_text(entry['raw_socket_gb_per_s'])}, ours is {entry['raw_ratio']:.2f} of it",
+            f"{entry['bytes'] / 1e6:.0f} MB from {counted(entry['sources'], 'source')}: "
+            f"{spread_text(entry['gb_per_s'])} GB/s, {entry['receiver_extra_share']:.1%} more memory in the receiver",
+            f"  with a secret {spread_text(entry['keyed_gb_per_s'])} GB/s; from sources that give at most "
+            f"{entry['limit_gb_per_s']:g} GB/s each {spread_text(entry['limited_gb_per_s'])} GB/s",
+            f"  HTTPTransport {spread_text(entry['http_transport_gb_per_s'])} GB/s, "
+            f"ours is {entry['http_transport_ratio']:.2f} times as fast",
+            f"  raw socket    {spread_text(entry['raw_socket_gb_per_s'])} GB/s, "
+            f"ours is {entry['raw_ratio']:.2f} times as fast",
         ]
     return "\n".join(lines)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ops.chaos.scenario import load, shipped
+from ops.chaos.reading import load
+from ops.chaos.scenario import shipped
 from ops.console import Console
 from ops.result import Result
 

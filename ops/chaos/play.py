@@ -27,9 +27,10 @@ from ops.launch.folder import FolderLock, settle_config
 from ops.launch.requests import Requests
 from ops.launch.run import LocalRun, Orders, layouts_of
 from ops.launch.warm import Warm
-from ops.verdict.judge import Verdict, judge
+from ops.verdict.judge import Verdict
+from ops.verdict.kept import Kept, keep
 from ops.verdict.limits import Limits
-from ops.verdict.story import Invariant, Story, Violation, read_story
+from ops.verdict.story import Story, read_story
 
 Say = Callable[[str], None]
 
@@ -45,13 +46,17 @@ class Played:
     wall_s: float
     in_time: bool
 
-    def judge(self, states: dict[int, str]) -> Verdict:
-        """``states``: the digests of the undisturbed run, by step."""
-        verdict = judge(read_story(self.folder), dataclasses.replace(self.plan.limits, states=states))
-        if self.in_time:
-            return verdict
-        late = Violation(Invariant.LIMITS, f"the run was not over after {self.wall_s:.0f} s")
-        return Verdict(violations=(*verdict.violations, late))
+    def judge(self, states: dict[int, str], *, scenario: str = "", seed: int = 0) -> Verdict:
+        """``states``: the digests of the undisturbed run, by step. What is judged by stays in the run folder."""
+        kept = Kept(
+            scenario=scenario,
+            run=self.plan.name,
+            seed=seed,
+            limits=dataclasses.replace(self.plan.limits, states=states),
+            late_s=None if self.in_time else self.wall_s,
+        )
+        keep(self.folder, kept)
+        return kept.verdict(read_story(self.folder))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,8 +89,21 @@ class Outcome:
 class Stage:
     """Plays plans below one folder. Main thread only."""
 
-    def __init__(self, root: Path, *, warm: Warm, console: Console, requests: Requests, limit_s: float) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        warm: Warm,
+        console: Console,
+        requests: Requests,
+        limit_s: float,
+        scenario: str = "",
+        seed: int = 0,
+    ) -> None:
+        """``scenario`` and ``seed`` are left in the folders of the runs, beside their limits."""
         self._root = root
+        self._scenario = scenario
+        self._seed = seed
         self._warm = warm
         self._console = console
         self._requests = requests
@@ -105,7 +123,8 @@ class Stage:
             known = states.get(_training(run.plan.config), {})
             steps = story.chain.end.step
             compared = len(known.keys() & {lineage.step for lineage in story.chain.lineages})
-            outcomes.append(Outcome(played=run, verdict=run.judge(known), steps=steps, compared=compared))
+            verdict = run.judge(known, scenario=self._scenario, seed=self._seed)
+            outcomes.append(Outcome(played=run, verdict=verdict, steps=steps, compared=compared))
         return outcomes
 
     def _states(self, played: Sequence[Played], stories: Sequence[Story]) -> dict[tuple[int, int], dict[int, str]]:
@@ -119,7 +138,7 @@ class Stage:
             if self._requests.stopping or not steps:
                 continue
             name = f"undisturbed-{number}"
-            plan = Planned(name=name, config=undisturbed(config), strikes=(), limits=Limits(), settle=steps)
+            plan = Planned(name=name, config=undisturbed(config), strikes=(), limits=Limits(exit=75), settle=steps)
             story = read_story(self._run(plan).folder)
             found[key] = {line.event["step"]: str(line.event["digest"]) for line in story.of_groups("commit")}
         return found
@@ -133,6 +152,7 @@ class Stage:
         try:
             orders = orders_of(plan, folder, network)
             settle_config(RunFolder(folder), orders.config)
+            keep(folder, Kept(scenario=self._scenario, run=plan.name, seed=self._seed, limits=plan.limits))
             code, reason = LocalRun(orders, warm=self._warm, console=self._console, requests=watch).run()
         except ExitRequest as error:
             code, reason = error.code, error.reason

@@ -10,12 +10,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.names import nearest
 from configs.secret import SECRET, read_secret
 from configs.words import Exit
 from ops.chaos.play import Outcome, Played, Stage
-from ops.chaos.scenario import find, load
-from ops.chaos.schedule import schedule
+from ops.chaos.reading import load
+from ops.chaos.scenario import find
+from ops.chaos.schedule import Planned, schedule
 from ops.console import Console
+from ops.counting import counted
 from ops.launch.requests import Requests
 from ops.launch.warm import Warm
 from ops.result import Result, UsageError
@@ -31,16 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> Result:
     """Exit 0 when every promise was kept, 1 when not, 130 when interrupted."""
-    scenario = load(options.scenario)
+    scenario = load(options.scenario, options.overrides)
     seed = scenario.seed if options.seed is None else options.seed
     plans = schedule(scenario, source=options.scenario, seed=seed, overrides=options.overrides)
     if options.case:
-        unknown = set(options.case) - {plan.name for plan in plans}
-        if unknown:
-            raise UsageError(
-                f"no such run of {options.scenario}: {', '.join(sorted(unknown))} (see phalanx chaos show)"
-            )
-        plans = [plan for plan in plans if plan.name in options.case]
+        plans = _chosen(plans, options.case, scenario=options.scenario)
     root = options.folder or _new_folder(find(options.scenario).stem)
     if root.exists() and any(root.iterdir()):
         raise UsageError(f"--folder {root}: expected an empty folder, a chaos run begins from nothing")
@@ -50,7 +48,15 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     warm.start_server()
     began = time.monotonic()
     with requests.heard():
-        stage = Stage(root, warm=warm, console=console, requests=requests, limit_s=scenario.limit_s)
+        stage = Stage(
+            root,
+            warm=warm,
+            console=console,
+            requests=requests,
+            limit_s=scenario.limit_s,
+            scenario=options.scenario,
+            seed=seed,
+        )
         outcomes = stage.play(plans, compare=scenario.compare, tell=lambda played: console.say(_line(played)))
     wall_s = time.monotonic() - began
     passed = len(outcomes) == len(plans) and all(outcome.verdict.holds for outcome in outcomes)
@@ -67,6 +73,17 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     return Result(code=code, text=_text(outcomes, root, wall_s=wall_s, planned=len(plans)), data=data)
 
 
+def _chosen(plans: Sequence[Planned], names: Sequence[str], *, scenario: str) -> list[Planned]:
+    """The runs of those names, in their order. Raises UsageError with every name that there is none of."""
+    known = [plan.name for plan in plans]
+    unknown = [name for name in dict.fromkeys(names) if name not in known]
+    if unknown:
+        near = [(name, nearest(name, known)) for name in unknown]
+        told = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near)
+        raise UsageError(f"no such run of {scenario}: {told} (see phalanx chaos show {scenario})")
+    return [plan for plan in plans if plan.name in names]
+
+
 def _new_folder(name: str) -> Path:
     """outputs/chaos-NAME, or the first free one of chaos-NAME-2, -3, ..."""
     names = itertools.chain([f"chaos-{name}"], (f"chaos-{name}-{number}" for number in itertools.count(2)))
@@ -81,9 +98,15 @@ def _text(outcomes: Sequence[Outcome], root: Path, *, wall_s: float, planned: in
     lines = []
     for outcome in outcomes:
         name, holds = outcome.played.plan.name, outcome.verdict.holds
-        lines.append(f"{'pass' if holds else 'FAIL'}  {name}: {outcome.steps} steps, {outcome.played.wall_s:.1f} s")
+        lines.append(
+            f"{'pass' if holds else 'FAIL'}  {name}: {counted(outcome.steps, 'step')}, {outcome.played.wall_s:.1f} s"
+        )
         if not holds:
             lines += [f"    {line}" for line in outcome.verdict.text().splitlines()]
     bad = sum(not outcome.verdict.holds for outcome in outcomes)
-    head = "verdict: pass" if not bad and len(outcomes) == planned else f"verdict: FAIL ({bad} of {planned} runs)"
-    return "\n".join([*lines, f"{head}; {len(outcomes)} runs in {wall_s:.0f} s, in {root}"])
+    head = (
+        "verdict: pass"
+        if not bad and len(outcomes) == planned
+        else f"verdict: FAIL ({bad} of {counted(planned, 'run')})"
+    )
+    return "\n".join([*lines, f"{head}; {counted(len(outcomes), 'run')} in {wall_s:.0f} s, in {root}"])

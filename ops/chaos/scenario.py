@@ -1,21 +1,20 @@
 """What is a chaos scenario? A TOML file: which run, what goes wrong, when and with whom, and what must hold then.
 
-Strict and frozen like a config; every problem at once, each with the file, the key and the nearest known name. The
-files of ``ops/chaos/scenarios`` have names; any other is given by its path. ``ops.chaos.schedule`` makes it a plan.
+Strict and frozen like a config. The files of ``ops/chaos/scenarios`` have names; any other is given by its path.
+``ops.chaos.reading`` reads one and lists what is wrong with it, ``ops.chaos.schedule`` makes it a plan.
 """
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 
 from configs import failpoints
 from configs.fields import Count, Names, Natural, Section, SomeSeconds
 from configs.names import nearest
-from configs.problems import SYNTAX, ConfigError, Problem
+from configs.problems import ConfigError, Problem
 from ops.chaos.driver import Target
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -66,36 +65,6 @@ class Fault(Section):
     """Seconds of the trace that pass in one."""
     together: bool = False
     """At once with the fault before it, also while its victim is away."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        self._check_action()
-        times = {"step": self.step, "between": self.between, "mtbf_s": self.mtbf_s, "every_s": self.every_s}
-        given = [name for name, value in {**times, "trace": self.trace}.items() if value is not None]
-        if len(given) > 1:
-            raise ValueError(f"expected one of {', '.join(given)}, not several")
-        if not given and self.at is None:
-            raise ValueError("expected a time: step, between, mtbf_s, every_s or trace (or at, a failpoint)")
-        if self.at is not None and given not in ([], ["step"], ["between"]):
-            raise ValueError(f"a failpoint has a step or none; {given[0]} is for faults from outside")
-        if (self.mtbf_s is not None or self.every_s is not None) and self.until_s is None:
-            raise ValueError("expected until_s, the end of the series")
-        if self.trace is not None and self.target is not Target.NODE:
-            raise ValueError('a trace tells of nodes: expected target = "node"')
-        return self
-
-    def _check_action(self) -> None:
-        known = failpoints.ACTIONS if self.at is not None else ACTIONS[self.target]
-        if self.do not in known:
-            raise ValueError(f"unknown do {self.do!r}{_hint(self.do, known)}; expected one of {', '.join(known)}")
-        if self.at is not None and self.at not in failpoints.NAMES:
-            raise ValueError(f"unknown failpoint {self.at!r}{_hint(self.at, failpoints.NAMES)}")
-        if self.at is None and self.do in ("delay", "rate") and self.amount is None:
-            raise ValueError(f"expected amount, of the {self.do}")
-        if self.at is None and self.target is Target.NODE and self.trace is None and self.seconds is None:
-            raise ValueError("expected seconds, after which the node is back")
-        if self.at is None and self.do == "stop" and self.target is Target.LIGHTHOUSE and self.seconds is None:
-            raise ValueError("expected seconds: nobody else wakes a lighthouse")
 
 
 class Bounds(Section):
@@ -155,18 +124,6 @@ class Scenario(Section):
     cases: Annotated[tuple[Case, ...], Field(strict=False)] = ()
     matrix: Matrix | None = None
 
-    @model_validator(mode="after")
-    def _has_something(self) -> Self:
-        if not (self.faults or self.cases or self.matrix):
-            raise ValueError("expected faults, cases or a matrix: nothing goes wrong here")
-        faults = [*self.faults, *(fault for case in self.cases for fault in case.faults)]
-        if self.compare and any(fault.do == "nan" for fault in faults):
-            raise ValueError("a NaN skips a step, and the undisturbed run skips none: expected compare = false")
-        names = [case.name for case in self.cases]
-        if len(set(names)) < len(names):
-            raise ValueError("two cases have the same name")
-        return self
-
 
 def shipped() -> dict[str, Path]:
     """Name -> file of every scenario that comes with the package."""
@@ -182,40 +139,3 @@ def find(source: str) -> Path:
         return known[source]
     expected = f"expected a TOML file or the name of a scenario ({', '.join(known)})"
     raise ConfigError([Problem(where=source, key="(file)", expected=expected, nearest=nearest(path.stem, known))])
-
-
-def load(source: str) -> Scenario:
-    """The scenario in a file, or a shipped one. Raises ConfigError with all problems."""
-    path = find(source)
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        problem = Problem(where=str(path), key=SYNTAX, expected=f"expected TOML: {error}")
-        raise ConfigError([problem]) from error
-    try:
-        return Scenario.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError([_problem(str(path), found) for found in error.errors()]) from error
-
-
-def _problem(where: str, found: Any) -> Problem:
-    *above, last = found["loc"] or ("(scenario)",)
-    key = ".".join(map(str, (*above, last)))
-    if found["type"] == "extra_forbidden":
-        known = _keys_of(above)
-        return Problem(where=where, key=key, expected="no such key", nearest=nearest(str(last), known))
-    message = found["msg"].removeprefix("Value error, ")
-    shown = "" if found["type"] == "value_error" else repr(found["input"])
-    return Problem(where=where, key=key, expected=message, found=shown)
-
-
-def _keys_of(above: list[Any]) -> tuple[str, ...]:
-    """The keys that a table knows."""
-    names = [part for part in above if isinstance(part, str)]
-    tables: dict[str, type[Section]] = {"faults": Fault, "limits": Bounds, "cases": Case, "matrix": Matrix}
-    return tuple(tables.get(names[-1] if names else "", Scenario).model_fields)
-
-
-def _hint(name: str, known: tuple[str, ...]) -> str:
-    near = nearest(name, known)
-    return f" (did you mean {near}?)" if near else ""

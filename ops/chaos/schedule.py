@@ -6,22 +6,20 @@ with its config, its failpoints (which strike from inside) and its strikes (whic
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import functools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import failpoints
-from configs.failpoints import Failpoint
 from configs.load import ConfigError, load
-from configs.problems import Problem
 from configs.schema import Config
 from configs.shapes import ranks_per_group
 from ops.chaos.driver import Strike, Target
+from ops.chaos.fits import inside
+from ops.chaos.reading import config_of, layers
 from ops.chaos.scenario import ANY, Bounds, Case, Fault, Scenario, find
+from ops.chaos.traces import read_trace
 from ops.verdict.limits import Limits
 
 ONLY = "run"
@@ -64,23 +62,20 @@ class Planned:
 def schedule(
     scenario: Scenario, *, source: str, seed: int | None = None, overrides: Sequence[str] = ()
 ) -> list[Planned]:
-    """The runs of a scenario. ``overrides`` are config keys from the command line, which win. Raises ConfigError."""
+    """The runs of a scenario that ``ops.chaos.reading`` found good. ``overrides`` are config keys from the command
+    line, which win. Raises ConfigError."""
     seed = scenario.seed if seed is None else seed
-    folder = find(source).parent
-    base = scenario.config if (folder / scenario.config).suffix != ".toml" else str(folder / scenario.config)
+    path = find(source)
+    base = config_of(scenario, path)
+    configs: dict[str, Config] = {}
     plans = []
     for case in _cases(scenario):
-        words = [*_words(scenario.keys), *_words(case.keys), *overrides]
-        config = _load(base, tuple(words))
+        keys = repr(case.keys)  # the runs of a matrix differ in their failpoints only
+        if keys not in configs:
+            configs[keys] = load(base, overrides, layers(scenario, case, where=str(path)))
         draw = random.Random(f"{seed}/{case.name}")
-        plans.append(_plan(scenario, case, config, draw, folder=folder, base=base, words=words))
+        plans.append(_plan(scenario, case, configs[keys], draw, folder=path.parent))
     return plans
-
-
-@functools.lru_cache(maxsize=8)
-def _load(base: str, words: tuple[str, ...]) -> Config:
-    """The runs of a matrix differ in their failpoints only."""
-    return load(base, words)
 
 
 def _cases(scenario: Scenario) -> Iterator[Case]:
@@ -96,69 +91,46 @@ def _cases(scenario: Scenario) -> Iterator[Case]:
 def _cell(name: str, action: str) -> Case:
     """The run of one failpoint and one action. A heal needs somebody who has died: g0 for what its source does to
     itself, else g1, whose successor then dies too."""
-    inside: dict[str, Any] = {"group": "g1", "at": name, "do": action}
+    its: dict[str, Any] = {"group": "g1", "at": name, "do": action}
     if name in TO_THE_END:
-        return Case(name=f"{name}-{action}", faults=(Fault(**inside),), keys={"training.steps": LATER}, settle=0)
+        return Case(name=f"{name}-{action}", faults=(Fault(**its),), keys={"training.steps": LATER}, settle=0)
     if name in HEALS:
         first = Fault(group="g1" if name == "heal_recv" else "g0", step=EARLY)
         if name == "heal_send" and action == "stop":
-            inside["seconds"] = PAUSE_S
-        return Case(name=f"{name}-{action}", faults=(first, Fault(**inside)), settle=JOINT_REST)
-    fault = Fault(**inside) if name in ANYTIME else Fault(**inside, step=EARLY)
+            its["seconds"] = PAUSE_S
+        return Case(name=f"{name}-{action}", faults=(first, Fault(**its)), settle=JOINT_REST)
+    fault = Fault(**its) if name in ANYTIME else Fault(**its, step=EARLY)
     return Case(name=f"{name}-{action}", faults=(fault,), settle=JOINT_REST)
 
 
-def _plan(
-    scenario: Scenario,
-    case: Case,
-    config: Config,
-    draw: random.Random,
-    *,
-    folder: Path,
-    base: str,
-    words: list[str],
-) -> Planned:
+def _plan(scenario: Scenario, case: Case, config: Config, draw: random.Random, *, folder: Path) -> Planned:
     points: list[str] = []
     strikes: list[Strike] = []
     away: set[str] = set()
     for fault in case.faults:
         if fault.at is not None:
-            points.append(str(_inside(fault, config, draw)))
+            group, step = _group(fault, config, draw), _step(fault, draw)
+            points.append(str(inside(fault, group=group, step=step, rank=_rank(fault, config, draw))))
         elif fault.trace is not None:
-            found, absent = _trace(fault, folder)
+            found, absent = _trace(fault, folder, config)
             strikes += found
             away |= absent
         else:
             strikes += _outside(fault, config, draw)
-    own = [*words, "--chaos.failpoints", ",".join(points)] if points else words
     settle = scenario.settle if case.settle is None else case.settle or None
+    limits = _limits(case.limits or scenario.limits, config, points, strikes, settle)
+    if points:
+        chaos = config.chaos.model_copy(update={"failpoints": tuple(points)})
+        config = config.model_copy(update={"chaos": chaos})
     return Planned(
         name=case.name,
-        config=load(base, own),
+        config=config,
         strikes=_in_order(strikes),
-        limits=_limits(case.limits or scenario.limits, config, points, strikes, settle),
+        limits=limits,
         settle=settle,
         away=frozenset(away),
         hosts=scenario.hosts,
     )
-
-
-def _inside(fault: Fault, config: Config, draw: random.Random) -> Failpoint:
-    assert fault.at is not None
-    argument = fault.seconds if fault.do in ("stop", "delay") else fault.amount
-    point = Failpoint(
-        group=_group(fault, config, draw),
-        name=fault.at,
-        step=_step(fault, draw),
-        part=fault.part,
-        rank=_rank(fault, config, draw),
-        action=fault.do,
-        argument=argument,
-    )
-    try:
-        return failpoints.parse(str(point))
-    except ValueError as error:
-        raise ConfigError([Problem(where="scenario", key="faults", expected=f"{point}: {error}")]) from error
 
 
 def _outside(fault: Fault, config: Config, draw: random.Random) -> Iterator[Strike]:
@@ -209,34 +181,20 @@ def _in_order(strikes: list[Strike]) -> tuple[Strike, ...]:
     return tuple(sorted(strikes, key=lambda s: (s.at_s is not None, s.at_s or 0.0, s.step or 0)))
 
 
-def _trace(fault: Fault, folder: Path) -> tuple[list[Strike], set[str]]:
+def _trace(fault: Fault, folder: Path, config: Config) -> tuple[list[Strike], set[str]]:
     """The strikes of a spot trace, and the groups that it does not know to be there at its beginning."""
-    path = folder / str(fault.trace)
+    moves, problems = read_trace(folder / str(fault.trace), groups=config.launch.groups)
+    if problems:
+        raise ConfigError(problems)
     strikes: list[Strike] = []
     there: dict[str, bool] = {}
-    for number, row in enumerate(_rows(path), 1):
-        try:
-            seconds, group, what = float(row[0]), row[1].strip(), row[2].strip()
-            action = {"join": "join", "leave": fault.do}[what]
-        except (ValueError, IndexError, KeyError) as error:
-            expected = "expected lines of seconds,group,join|leave"
-            raise ConfigError(
-                [Problem(where=f"{path}:{number}", key="trace", expected=expected, found=repr(row))]
-            ) from error
-        there.setdefault(group, seconds <= 0 and what == "join")
-        if seconds > 0:
-            strikes.append(
-                Strike(target=Target.NODE, group=group, action=action, at_s=seconds / fault.speed, apart=False)
-            )
+    for move in moves:
+        there.setdefault(move.group, move.seconds <= 0 and move.what == "join")
+        if move.seconds > 0:
+            action = "join" if move.what == "join" else fault.do
+            at_s = move.seconds / fault.speed
+            strikes.append(Strike(target=Target.NODE, group=move.group, action=action, at_s=at_s, apart=False))
     return strikes, {group for group, at_start in there.items() if not at_start}
-
-
-def _rows(path: Path) -> Iterator[list[str]]:
-    try:
-        with path.open(newline="") as file:
-            yield from (row for row in csv.reader(file) if row and not row[0].startswith("#"))
-    except OSError as error:
-        raise ConfigError([Problem(where=str(path), key="trace", expected=f"cannot be read: {error}")]) from error
 
 
 def _limits(bounds: Bounds, config: Config, points: list[str], strikes: list[Strike], settle: int | None) -> Limits:
@@ -255,14 +213,3 @@ def _limits(bounds: Bounds, config: Config, points: list[str], strikes: list[Str
         stall_s=bounds.stall_s,
         recovery_s=bounds.recovery_s,
     )
-
-
-def _words(keys: dict[str, Any]) -> list[str]:
-    """Config keys as arguments."""
-    return [f"--{key}={_text(value)}" for key, value in keys.items()]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ops.chaos.scenario import load
+from configs.shapes import ranks_per_group
+from ops.chaos.reading import load
 from ops.chaos.schedule import schedule
 from ops.console import Console
+from ops.counting import counted
 from ops.result import Result
 
 
@@ -22,11 +24,11 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     scenario = load(options.scenario)
     seed = scenario.seed if options.seed is None else options.seed
     plans = schedule(scenario, source=options.scenario, seed=seed)
-    lines = [scenario.about, f"seed {seed}; {len(plans)} runs"]
+    lines = [scenario.about, f"seed {seed}; {counted(len(plans), 'run')}"]
     for plan in plans:
         launch = plan.config.launch
-        groups = f"{launch.groups} groups x {launch.ranks_per_group or 1} ranks"
-        end = f"{plan.config.training.steps} steps" if plan.settle is None else f"until {plan.settle} quiet steps"
+        groups = f"{counted(launch.groups, 'group')} x {counted(ranks_per_group(plan.config), 'rank')}"
+        end = counted(plan.config.training.steps, "step") if plan.settle is None else f"until {plan.settle} quiet steps"
         lines.append(f"{plan.name}: {groups}, {end}")
         lines += [f"    {group} is away at the start" for group in sorted(plan.away)]
         lines += [f"    {fault}" for fault in plan.faults]

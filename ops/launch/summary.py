@@ -22,7 +22,7 @@ def summarise(run: Path, *, code: int, reason: str, since: float, undisturbed: P
     lines = [f"{run}: {reason}"]
     checks: list[bool] = []
     if "lighthouse" in logs.by_writer:
-        lines.append(text_of(report))
+        lines.append(text_of(report, of_launch=True))
         checks = [report.ledger.holds, report.digests_agree is not False]
     else:  # a run that was joined: what was confirmed is written where its lighthouse runs
         data["ledger"] = None

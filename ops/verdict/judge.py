@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ops.counting import counted
 from ops.verdict import disk, endings, exits, history, outcomes, seats, told
 from ops.verdict.limits import Limits, within
 from ops.verdict.moments import on_one_clock
@@ -58,7 +59,11 @@ class Verdict:
 
     def text(self) -> str:
         """For people: the first line that breaks a promise, then the others; then what could not be checked."""
-        head = "verdict: pass" if self.holds else f"verdict: FAIL, {len(self.violations)} violations; the first:"
+        head = (
+            "verdict: pass"
+            if self.holds
+            else f"verdict: FAIL, {counted(len(self.violations), 'violation')}; the first:"
+        )
         shown = (f"  {violation}" for violation in self.violations[:SHOWN])
         return "\n".join([head, *shown, *(f"  note: {note}" for note in self.notes)])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from configs.failpoints import parse
+from ops.counting import counted
 from ops.history import digests
 from ops.recovery import recoveries
 from ops.verdict.exits import faults_of
@@ -77,21 +79,29 @@ def _counts(story: Story, limits: Limits) -> Iterator[Violation]:
     fired = {str(line.event.get("failpoint")) for line in faults}
     for point in limits.failpoints:
         if point not in fired:
-            yield _late(f"{point} never fired", [])
+            yield _late(f"the fault {point} never fired{_why_not(point)}", [])
     made = [line for line in faults if line.writer == "launcher"]
     if len(made) < limits.strikes:
         yield _late(f"{len(made)} of {limits.strikes} faults from outside were made", made[-1:])
     discards: dict[object, Line] = {}
     for line in story.of_groups("discard"):
         discards.setdefault(line.event.get("attempt", line.t), line)
-    yield from _most("attempts were discarded", list(discards.values()), limits.discards)
-    yield from _most("rollbacks", story.of("lighthouse", "rollback"), limits.rollbacks)
-    yield from _most("restarts of groups", story.of("launcher", "restart"), limits.restarts)
+    yield from _most("attempt was discarded", list(discards.values()), limits.discards, many="attempts were discarded")
+    yield from _most("rollback", story.of("lighthouse", "rollback"), limits.rollbacks)
+    yield from _most("restart of groups", story.of("launcher", "restart"), limits.restarts, many="restarts of groups")
 
 
-def _most(what: str, lines: list[Line], limit: int | None) -> Iterator[Violation]:
+def _why_not(point: str) -> str:
+    """What a failpoint that waits in vain often has in common: its group had no turn at that step."""
+    told = parse(point)
+    if told.step is None or not told.name.startswith("save_"):
+        return ""
+    return f": groups save in turn, and step {told.step} was not {told.group}'s (without a step, its first turn counts)"
+
+
+def _most(one: str, lines: list[Line], limit: int | None, *, many: str | None = None) -> Iterator[Violation]:
     if limit is not None and len(lines) > limit:
-        yield _late(f"{len(lines)} {what}, at most {limit} allowed", lines[limit : limit + 1])
+        yield _late(f"{counted(len(lines), one, many)}, at most {limit} allowed", lines[limit : limit + 1])
 
 
 def _times(story: Story, limits: Limits) -> Iterator[Violation]:
