@@ -158,6 +158,16 @@ def test_the_command_line_wins_over_the_scenario(planned):
         ('[keys]\n"training.stpes" = 3\n[[faults]]\nstep = 1\n', "did you mean training.steps"),
         ("[[faults]]\nstep = 1\n[limits]\nstal_s = 1.0\n", "did you mean stall_s"),
         ("about = 3", "(syntax)"),
+        ('[[cases]]\nname = "../evil"\nfaults = [{ step = 1 }]\n', "it names a folder, found '../evil'"),
+        ('[[cases]]\nname = "undisturbed-0"\nfaults = [{ step = 1 }]\n', "not run or undisturbed"),
+        ('[[cases]]\nname = "calm"\n', "cases.calm: expected faults"),
+        ('[keys]\n"job.dump_folder" = "x"\n[[faults]]\nstep = 1\n', "keys.job.dump_folder: expected it to be left out"),
+        ("[keys.chaos]\nfailpoints = []\n[[faults]]\nstep = 1\n", "keys.chaos.failpoints: expected it to be left out"),
+        ("[[faults]]\nmtbf_s = 1e-9\nuntil_s = 9.0\n", "faults[1].mtbf_s: expected at least 0.0009: 10000 strikes"),
+        ("[[faults]]\nstep = 1\namount = 7\n", "faults[1].amount: means nothing here: leave it out"),
+        ("[[faults]]\nstep = 1\nspeed = 4.0\n", "faults[1].speed: means nothing here"),
+        ('[[faults]]\ntarget = "lighthouse"\ngroup = "g1"\nstep = 1\n', "faults[1].group: means nothing here"),
+        ('[[faults]]\nat = "forward"\ntarget = "network"\n', "faults[1].target: means nothing here"),
     ],
 )
 def test_a_scenario_that_makes_no_sense_is_refused_with_the_reason(refused, text, why):
@@ -236,6 +246,7 @@ stall_s = "long"
         ('actions = ["kil"]', "matrix.actions: 'kil' is unknown (did you mean kill?)"),
         ('actions = ["nan"]\nnames = ["reduce"]', "matrix.actions: nan acts in forward and backward only"),
         ("", "matrix.actions: expected this key, which is missing"),
+        ("actions = []", "matrix.actions: expected at least one"),
         ('actions = ["kill"]\n[keys]\n"launch.groups" = 1', "matrix: expected at least launch.groups = 2"),
     ],
 )
@@ -254,6 +265,12 @@ def test_a_trace_that_cannot_be_read_is_named_with_its_line(refused, tmp_path):
     assert "bad.csv:2: trace: expected lines" in refused('[[faults]]\ntarget = "node"\ntrace = "bad.csv"\n')
     (tmp_path / "bad.csv").write_text("0,g0,join\n5,g9,leave\n")
     assert "bad.csv:2: group: expected g0, g1" in refused('[[faults]]\ntarget = "node"\ntrace = "bad.csv"\n')
+    (tmp_path / "bad.csv").write_text("0,g0,join\n5,g0,join\n3,g0,leave\n")
+    told = refused('[[faults]]\ntarget = "node"\ntrace = "bad.csv"\n')
+    assert "bad.csv:2: trace: expected g0 to leave first: it did join before" in told
+    assert "bad.csv:3: trace: expected the lines in order of time" in told
+    (tmp_path / "bad.csv").write_text("# nobody\n")
+    assert "there are none" in refused('[[faults]]\ntarget = "node"\ntrace = "bad.csv"\n')
 
 
 def test_an_unknown_scenario_is_told_the_names():

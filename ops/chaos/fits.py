@@ -18,6 +18,8 @@ from ops.chaos.driver import Target
 from ops.chaos.scenario import ACTIONS, ANY, Fault, Matrix
 
 TIMES = ("step", "between", "mtbf_s", "every_s", "trace")
+MANY = 10_000
+"""Strikes of one series, at most."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ def misfits(fault: Fault) -> Iterator[Misfit]:
     """What is wrong with a fault whatever the run."""
     yield from _action(fault)
     yield from _time(fault)
+    yield from _unused(fault)
     if fault.at is None:
         yield from _needs(fault)
     else:
@@ -75,6 +78,9 @@ def misplaced(fault: Fault, config: Config) -> Iterator[Misfit]:
 
 def misfits_of_matrix(matrix: Matrix) -> Iterator[Misfit]:
     """What is wrong with the names and actions of a matrix."""
+    for key in ("names", "actions"):
+        if not getattr(matrix, key):
+            yield Misfit(key=key, expected="expected at least one")
     for key, written, known in (
         ("names", matrix.names, failpoints.NAMES),
         ("actions", matrix.actions, failpoints.ACTIONS),
@@ -139,6 +145,37 @@ def _time(fault: Fault) -> Iterator[Misfit]:
         yield Misfit(key="target", expected='a trace tells of nodes: expected target = "node"')
     if fault.between is not None and fault.between[0] > fault.between[1]:
         yield Misfit(key="between", expected="expected the first step, then the last")
+
+    for key in ("mtbf_s", "every_s"):
+        each = getattr(fault, key)
+        if each is not None and fault.until_s is not None and fault.until_s / MANY > each:
+            yield Misfit(key=key, expected=f"expected at least {fault.until_s / MANY:g}: {MANY} strikes at most")
+
+
+def _unused(fault: Fault) -> Iterator[Misfit]:
+    """Keys that were written and would do nothing: somebody meant something by them."""
+    series = fault.mtbf_s is not None or fault.every_s is not None
+    inside, network = fault.at is not None, fault.target is Target.NETWORK
+    lasts = fault.do in (("stop", "delay") if inside else ("stop",)) or (not inside and (network or _node(fault)))
+    takes = fault.do == "exit" if inside else network and fault.do in ("delay", "rate")
+    uses = {
+        "group": (fault.trace is None and fault.target is not Target.LIGHTHOUSE) or inside,
+        "rank": inside or fault.target is Target.RANK,
+        "seconds": lasts,
+        "amount": takes,
+        "target": not inside,
+        "part": inside,
+        "until_s": series,
+        "speed": fault.trace is not None,
+        "together": not inside and not series and fault.trace is None,
+    }
+    for key, used in uses.items():
+        if not used and key in fault.model_fields_set and getattr(fault, key) != type(fault).model_fields[key].default:
+            yield Misfit(key=key, expected="means nothing here: leave it out", also=("at", "do", "target", *TIMES))
+
+
+def _node(fault: Fault) -> bool:
+    return fault.target is Target.NODE and fault.trace is None
 
 
 def _needs(fault: Fault) -> Iterator[Misfit]:

@@ -7,8 +7,9 @@ people count; a case that has a name is called by it. Called by the ``chaos`` co
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,15 @@ from ops.chaos.scenario import Bounds, Case, Fault, Matrix, Scenario, find
 from ops.chaos.traces import read_trace
 
 Table = TypeVar("Table", bound=Section)
+RESERVED = ("run", "undisturbed")
+"""Beginnings of the names that the folders of a scenario's own runs have."""
+OWN = {
+    "job.dump_folder": "phalanx chaos run --folder says where runs lie",
+    "chaos.failpoints": "the faults say what goes wrong",
+    "chaos.scenario": "the faults say what goes wrong",
+}
+"""Config keys that a scenario decides in other ways."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 TREES = ("faults", "cases", "limits", "matrix")
 """Tables inside tables, which are read one by one."""
 
@@ -87,8 +97,15 @@ class _Reader:
         if not any(tree.get(key) for key in ("faults", "cases", "matrix")) and not self._meant("", TREES):
             self._tell("faults", "expected faults, cases or a matrix: nothing goes wrong here")
         faults = [*found.faults, *(fault for case in found.cases for fault in case.faults)]
-        if found.compare and any(fault.do == "nan" for fault in faults):
+        actions = {*(fault.do for fault in faults), *(matrix.actions if matrix is not None else ())}
+        if found.compare and "nan" in actions:
             self._tell("compare", "a NaN skips a step, and the undisturbed run skips none: expected compare = false")
+        for case in found.cases:
+            if not _NAME.fullmatch(case.name) or case.name.startswith(RESERVED):
+                expected = f"expected letters, digits, -, _ and ., and not {' or '.join(RESERVED)}: it names a folder"
+                self._tell("cases", expected, found=case.name)
+            if not case.faults:
+                self._tell(f"cases.{case.name}", "expected faults: nothing goes wrong here")
         names = [case.name for case in found.cases]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             self._tell("cases", "two cases have the same name", found=name)
@@ -106,6 +123,9 @@ class _Reader:
                 self._tell("config", first.expected, found=scenario.config, near=first.nearest)
                 return
             self.problems += [*loaded.problems, *loaded.unsupported]
+            own_keys = case.keys if case is not None else {}
+            for key in sorted({*_dotted(scenario.keys), *_dotted(own_keys)}.intersection(OWN)):
+                self._tell(f"keys.{key}", f"expected it to be left out: {OWN[key]}")
             if case is None and scenario.matrix is not None and loaded.config.launch.groups < 2:
                 self._tell("matrix", "expected at least launch.groups = 2: it strikes g0 and g1")
             for fault in scenario.faults if case is None else case.faults:
@@ -202,6 +222,12 @@ class _Reader:
     def _tell(self, key: str, expected: str, *, found: object = None, near: str | None = None) -> None:
         shown = "" if found is None else repr(_plain(found))
         self.problems.append(Problem(where=self._where, key=key, expected=expected, found=shown, nearest=near))
+
+
+def _dotted(keys: dict[str, Any]) -> Iterator[str]:
+    """The names of config keys that are written dotted, or in the table of their section."""
+    for key, value in keys.items():
+        yield from (f"{key}.{inner}" for inner in value) if isinstance(value, dict) else (key,)
 
 
 def _joined(at: str, key: str) -> str:

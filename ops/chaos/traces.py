@@ -51,8 +51,24 @@ def read_trace(path: Path, *, groups: int) -> tuple[list[Move], list[Problem]]:
             where = f"{path}:{number}"
             problems.append(Problem(where=where, key="group", expected=expected, found=repr(move.group), nearest=near))
         else:
+            if (unlike := _unlike(move, moves)) is not None:
+                problems.append(
+                    Problem(where=f"{path}:{number}", key="trace", expected=unlike, found=repr(",".join(row)))
+                )
             moves.append(move)
+    if not moves and not problems:
+        problems.append(Problem(where=str(path), key="trace", expected="expected moves: there are none"))
     return moves, problems
+
+
+def _unlike(move: Move, before: list[Move]) -> str | None:
+    """What was expected instead of a move that cannot follow those before it."""
+    if before and move.seconds < before[-1].seconds:
+        return f"expected the lines in order of time: {before[-1].seconds:g} s came before"
+    last = next((one for one in reversed(before) if one.group == move.group), None)
+    if last is not None and last.what == move.what:
+        return f"expected {move.group} to {'leave' if move.what == 'join' else 'join'} first: it did {move.what} before"
+    return None
 
 
 def _move(row: list[str]) -> Move | None:
