@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from configs.load import parse_text
 from configs.run_folder import RunFolder
-from configs.words import ExitRequest
+from configs.words import Exit, ExitRequest
 from ops.launch.folder import FolderLock, old_processes, settle_config, started_t, wait_for_old
 from ops.launch.initial import check_initial
 from tests.support.logs import commit, write
@@ -55,6 +56,14 @@ def test_a_second_launcher_is_told_who_holds_the_folder_and_the_kernel_frees_it(
 
 def start(pid: int, *, t: float, host: str | None = None) -> dict:
     return {"t": t, "event": "start", "pids": [pid], "host": host or socket.gethostname()}
+
+
+def test_a_run_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for root in (tmp_path / "file", Path("/proc/none")):
+        with pytest.raises(ExitRequest, match="choose another") as caught:
+            FolderLock(RunFolder(root).lock)
+        assert caught.value.code == Exit.BAD_CONFIG
 
 
 def test_old_processes_are_found_waited_for_and_never_killed(folder):

@@ -40,8 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> Result:
     if options.case:
         plans = _chosen(plans, options.case, scenario=options.scenario)
     root = options.folder or _new_folder(find(options.scenario).stem)
-    if root.exists() and any(root.iterdir()):
-        raise UsageError(f"--folder {root}: expected an empty folder, a chaos run begins from nothing")
+    _begin_in(root)
     requests, warm = Requests(), Warm(threads=plans[0].config.launch.threads_per_rank)
     if any(plan.hosts for plan in plans) and not read_secret():
         os.environ[SECRET] = secrets.token_hex(16)  # off loopback one is required; the warm server passes it on
@@ -82,6 +81,17 @@ def _chosen(plans: Sequence[Planned], names: Sequence[str], *, scenario: str) ->
         told = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near)
         raise UsageError(f"no such run of {scenario}: {told} (see phalanx chaos show {scenario})")
     return [plan for plan in plans if plan.name in names]
+
+
+def _begin_in(root: Path) -> None:
+    """Make the folder of the runs. Raises UsageError where it is none, or has something in it."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        empty = not any(root.iterdir())
+    except OSError as error:
+        raise UsageError(f"--folder {root}: {error.strerror}") from error
+    if not empty:
+        raise UsageError(f"--folder {root}: expected an empty folder, a chaos run begins from nothing")
 
 
 def _new_folder(name: str) -> Path:

@@ -33,9 +33,13 @@ class FolderLock:
     """Holds a run folder, or one group of it, until ``release`` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises ExitRequest(2) that says who holds it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Take the lock. Raises ExitRequest(2) that says who holds it, or why there can be none."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            text = f"{path.parent} cannot be used as a run folder: {error.strerror}; choose another job.dump_folder"
+            raise ExitRequest(Exit.BAD_CONFIG, text) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
