@@ -177,6 +177,18 @@ def test_a_group_that_does_not_drain_is_killed_after_the_grace(tmp_path, warm):
     assert not any(map(alive, life["pids"]))
 
 
+def test_a_rank_that_is_stopped_when_the_run_is_over_is_ended_after_the_grace(tmp_path, warm):
+    """The lighthouse has ended with the run: nobody else misses it."""
+    run = Run(tmp_path, warm, Script(root=tmp_path), grace_s=0.3)
+    pids = run.life(0)["pids"]
+    os.kill(pids[0], signal.SIGSTOP)
+    time.sleep(0.6)
+    assert all(map(alive, pids)), "while the run goes on that is the lighthouse's to judge"
+    run.supervisor.run_is_done()
+    assert run.end().code == Exit.DONE
+    assert not any(map(alive, pids))
+
+
 def test_the_warm_server_has_one_thread_and_dies_with_its_children(warm, tmp_path):
     run = Run(tmp_path, warm, Script(root=tmp_path))
     run.life(0)

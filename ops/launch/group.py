@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from configs.run_folder import EventSink, RunFolder
@@ -31,7 +31,7 @@ from ops.launch.policy import (
     settle_s,
 )
 from ops.launch.ranks import RankFunction
-from ops.launch.warm import Warm, wait_for
+from ops.launch.warm import Child, Warm, wait_for
 
 POLL_S = 0.1
 """How often the group's log is looked at while its first share after a restart is awaited."""
@@ -206,6 +206,7 @@ class GroupSupervisor:
         running = dict(life.ranks)
         drain_until: float | None = None
         end_at: float | None = None
+        stopped_until: float | None = None
         while running:
             self._hear_requests()
             self._end_buried(life)
@@ -213,10 +214,11 @@ class GroupSupervisor:
             if self._draining and drain_until is None:
                 drain_until = now + self._around.grace_s
                 life.ask_to_drain()
-            limits = [t for t in (end_at, drain_until) if t is not None]
+            stopped_until = self._stopped_too_long(running, stopped_until, now)
+            limits = [t for t in (end_at, drain_until, stopped_until) if t is not None]
             if self._stopped or (limits and min(limits) <= now):
                 break
-            timeouts = [t - now for t in limits] + ([POLL_S] if self._open else [])
+            timeouts = [t - now for t in limits] + ([POLL_S] if self._open or self._run_done else [])
             ended = wait_for(list(running.values()), min(timeouts, default=None), self._hear)
             fresh = take_codes(running, ended)
             if fresh and not codes:
@@ -232,6 +234,12 @@ class GroupSupervisor:
         code, rank = group_code(codes) if codes else (-signal.SIGKILL, min(life.ranks))
         lead = codes.get(0, -1)
         return _Death(code=code, rank=rank, t=died_t, lead_code=lead if lead >= 0 else None)
+
+    def _stopped_too_long(self, running: Mapping[int, Child], until: float | None, now: float) -> float | None:
+        """When to end a rank that a signal has stopped: after the run's end nobody else misses it."""
+        if not self._run_done or not any(child.stopped for child in running.values()):
+            return None
+        return now + self._around.grace_s if until is None else until
 
     def _end_buried(self, life: Life) -> None:
         if self._buried:

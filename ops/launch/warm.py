@@ -57,6 +57,13 @@ class Child:
         with _poll:
             return self._process.exitcode
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it, so that it does nothing until another one wakes it."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return False
+
     def signal(self, number: int) -> None:
         """Send it a signal; nothing happens when it has ended."""
         if self.code() is None:
