@@ -28,7 +28,7 @@ def points(groups: int, ranks: int) -> tuple[list[str], int]:
         where = f"@{step}" if name in STEPWISE else ""
         if name == "heal_send":  # the source of the first heal: not the group that heals first
             group = f"g{(number + 1) % groups}"
-        if name == "save_rename":  # rank 0 publishes
+        if name in ("save_rename", "shutdown"):  # rank 0 publishes, and its end is its fellows' wherever they are
             rank = 0
         found.append(f"{group}:{name}{where}#{rank}:kill")
         step += SPACING
